@@ -33,7 +33,7 @@ from sector import errors
 from sector.client.blocking import ReactorThread
 from sector.client.cloud import CloudClient
 from sector.client.connect import open_client
-from sector.client.session import TlsDoor
+from sector.client.door import TlsDoor
 from sector.config import ClientSection, Config
 from sector.wire.login import Session
 

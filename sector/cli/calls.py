@@ -35,7 +35,9 @@ def converse(shared: Shared, work: Callable[[Ask, Any], Awaitable[T]]) -> T:
     from sector._udt.context import Core
     from sector._udt.errors import CoreError
     from sector.client.connect import no_port
-    from sector.client.session import ClientSession, TlsDoor, read_password, saver
+    from sector.client.door import TlsDoor
+    from sector.client.kept import read_password, saver
+    from sector.client.session import ClientSession
     from sector.gmp.node import open_gmp
 
     config = shared.client_config()

@@ -18,7 +18,9 @@ from twisted.python.threadpool import ThreadPool
 
 from sector import errors
 from sector.client.cloud import CloudClient
-from sector.client.session import Begin, ClientSession, Door, TlsDoor, read_password, saver
+from sector.client.door import Door, TlsDoor
+from sector.client.kept import read_password, saver
+from sector.client.session import Begin, ClientSession
 from sector.client.unfinished import Unfinished
 from sector.client.ways import Ways
 from sector.config import Config, expanded, load_client, override_client, parse_address

@@ -11,36 +11,26 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError
 from twisted.logger import Logger
 
 from sector import errors
+from sector.client.door import Door
+from sector.client.kept import section_of
 from sector.clock import pause
-from sector.config import ClientSection, Config, parse_address, save_client
-from sector.detour import Blocked, Detour, ask_for_way, delivered, no_probe
+from sector.config import ClientSection, parse_address
+from sector.detour import Blocked, Detour, delivered, no_probe
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
-from sector.keys import client_master_key, resume_proof
-from sector.model import Address, Right
-from sector.resolve import is_refused, literal_host
+from sector.keys import client_master_key
+from sector.model import Right
+from sector.resolve import literal_host
 from sector.rpc import RpcNode
-from sector.tls import (
-    TlsCaller,
-    Trust,
-    first_that_answers,
-    open_tls,
-    tls_proved,
-    tls_request,
-    tls_resume,
-)
 from sector.tunnel import ClientTunnel
 from sector.tunnel import Gmp as TunnelGmp
 from sector.wire.base import Request
-from sector.wire.login import ActFor, Login, Logout, Tunnel
 from sector.wire.login import Session as Granted
 
 log = Logger()
@@ -55,132 +45,6 @@ _RESUME_GAP_S = 5.0
 
 Begin = Callable[[], Awaitable[Granted]]
 """Begins a new session. Raises LoginRefused, Denied, Busy, Unreachable."""
-
-
-class Door(Protocol):
-    """How sessions begin: TLS to a master, or its equivalent in one process."""
-
-    def login(self, user: str, password: str) -> Awaitable[Granted]:
-        """A new session with its secret. Raises LoginRefused, Busy, Unreachable."""
-
-    def resume(self, session_id: bytes, secret: bytes) -> Awaitable[Granted]:
-        """The same session (its `secret` empty). Raises SessionExpired, Unreachable."""
-
-    def tunnel(
-        self,
-        session_id: bytes,
-        secret: bytes,
-        gmp: TunnelGmp,
-        blocked: Blocked,
-        lost: Callable[[], None],
-    ) -> Awaitable[ClientTunnel | None]:
-        """A way for GMP's datagrams inside TLS; None when the master is there and UDP is not `blocked()`.
-        Raises SessionExpired, Busy, Unreachable, Protocol."""
-
-    def look(self) -> Awaitable[None]:
-        """Raises Unreachable when it is certain that no master runs: all refuse connections."""
-
-
-class TlsDoor:
-    """Sessions over TLS 1.3 with the masters of the client's settings (spec/security.md)."""
-
-    def __init__(self, reactor: Any, config: Config) -> None:
-        """Raises BadConfig when there is no master or no CA to check it by."""
-        client = config.client
-        if not client.masters:
-            raise errors.BadConfig(
-                "no master is known", hint="run sector login HOST:PORT --ca FILE, or sector up"
-            )
-        if not client.ca and not client.ca_sha256:
-            raise errors.BadConfig(
-                "the cluster's CA is not known", hint="run sector login HOST:PORT --ca FILE (or --ca-sha256)"
-            )
-        self._reactor = reactor
-        self._addresses = [parse_address(text, 7001) for text in client.masters]
-        self._trust = Trust.load(config.file(client.ca) if client.ca else None, client.ca_sha256)
-
-    async def login(self, user: str, password: str) -> Granted:
-        def ask(address: Address) -> Awaitable[Granted]:
-            request = Login(user, password)
-            return tls_request(self._reactor, address.host, address.port, self._trust, request)
-
-        granted: Granted = await first_that_answers(self._addresses, ask)
-        return granted
-
-    async def resume(self, session_id: bytes, secret: bytes) -> Granted:
-        def ask(address: Address) -> Awaitable[Granted]:
-            return tls_resume(self._reactor, address.host, address.port, self._trust, session_id, secret)
-
-        granted: Granted = await first_that_answers(self._addresses, ask)
-        return granted
-
-    async def act_for(self, session_id: bytes, secret: bytes, user: str) -> Granted:
-        """A session for another user, under that of a service account. Raises Denied, SessionExpired, Busy,
-        Unreachable."""
-        return cast(Granted, await self._proved(secret, lambda proof: ActFor(session_id, proof, user)))
-
-    async def logout(self, session_id: bytes, secret: bytes) -> None:
-        """End a session. Raises SessionExpired, Busy, Unreachable."""
-        await self._proved(secret, lambda proof: Logout(session_id, proof))
-
-    async def _proved(self, secret: bytes, make: Callable[[bytes], Request]) -> Any:
-        def ask(address: Address) -> Awaitable[Any]:
-            return tls_proved(self._reactor, address.host, address.port, self._trust, secret, make)
-
-        return await first_that_answers(self._addresses, ask)
-
-    async def tunnel(
-        self,
-        session_id: bytes,
-        secret: bytes,
-        gmp: TunnelGmp,
-        blocked: Blocked,
-        lost: Callable[[], None],
-    ) -> ClientTunnel | None:
-        def ask(address: Address) -> Awaitable[TlsCaller | None]:
-            return ask_for_way(
-                lambda: open_tls(self._reactor, address.host, address.port, self._trust),
-                blocked,
-                lambda caller: Tunnel(session_id, resume_proof(secret, caller.exporter())),
-            )
-
-        caller: TlsCaller | None = await first_that_answers(self._addresses, ask)
-        if caller is None:
-            return None
-        begun = caller.switch(lambda transport: ClientTunnel(self._reactor, gmp, transport, lost))
-        return cast(ClientTunnel, begun)
-
-    async def look(self) -> None:
-        for address in self._addresses:
-            if not await is_refused(self._reactor, address.host, address.port):
-                return
-        raise errors.Unreachable(f"connection to {self._addresses[0]} refused")
-
-
-def section_of(granted: Granted, secret: bytes, old: ClientSection) -> ClientSection:
-    """The client's settings with this session in them."""
-    return msgspec.structs.replace(
-        old,
-        user=granted.user,
-        session=granted.session_id.hex(),
-        secret=secret.hex(),
-        expires=granted.expires,
-        master_id=granted.master_id,
-        gmp=str(granted.gmp),
-        key_id=granted.key_id,
-    )
-
-
-def read_password(config: Config) -> str:
-    """The password from the settings' password file, "" without one. Raises LocalIO."""
-    name = config.client.password_file
-    if not name:
-        return ""
-    try:
-        return config.file(name).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise errors.LocalIO(f"password file {name}: {why}") from None
 
 
 @dataclass(eq=False)
@@ -215,10 +79,11 @@ class ClientSession:
         retry_s: float = 300.0,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`save` keeps a changed session; `begin`, or else `password` (from a file or the caller), begins a
-        new session when the old one is over. `probe(key, peer, wait_s)` tells whether UDP to the master is
-        answered, `blocked` that it was not a moment ago, `on_blocked` hears the reason when it is found
-        blocked and "" when it is answered again; in between it is tried every `retry_s` seconds at most."""
+        """`save` keeps a changed session, or raises LocalIO, Conflict or BadConfig; `begin`, or else
+        `password` (from a file or the caller), begins a new session when the old one is over.
+        `probe(key, peer, wait_s)` tells whether UDP to the master is answered, `blocked` that it was not a
+        moment ago, `on_blocked` hears the reason when it is found blocked and "" when it is answered again;
+        in between it is tried every `retry_s` seconds at most."""
         self.clock = reactor
         self.gmp = gmp
         self.rpc = RpcNode(gmp)
@@ -374,7 +239,8 @@ class ClientSession:
             try:
                 self._save(fresh)
                 kept = True
-            except errors.LocalIO as error:  # a file that others made, or none may write, as in a container
+            except (errors.LocalIO, errors.Conflict, errors.BadConfig) as error:
+                # a file that others made, that none may write, as in a container, or that is of another user
                 log.debug("the session is not kept: {why}", why=error.message)
         if begun:
             self.loose = not kept and self._begin == self._log_in
@@ -576,10 +442,3 @@ class ClientSession:
             self._looking.cancel()
         for flight in list(self._flights):
             flight.answer.cancel()
-
-
-def saver(config: Config) -> Callable[[ClientSection], object] | None:
-    """Keeps a session in the file it came from; None when it came from none."""
-    if not config.path or not Path(config.path).exists():
-        return None
-    return lambda section: save_client(section, Path(config.path))

@@ -207,7 +207,7 @@ def test_a_session_that_cannot_be_ended_hinders_nothing(
     service: SectorStore, store: SectorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends by itself after its time."""
-    from sector.client.session import TlsDoor
+    from sector.client.door import TlsDoor
 
     async def refuse(self: TlsDoor, session_id: bytes, secret: bytes) -> None:
         raise errors.Unreachable("connection refused")

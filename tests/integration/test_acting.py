@@ -10,7 +10,7 @@ from test_login import HERE, ClusterCase, Master
 from twisted.internet import defer, reactor
 
 from sector import errors
-from sector.client.session import TlsDoor
+from sector.client.door import TlsDoor
 from sector.config import ClientSection, Config
 from sector.master.sessions import principal_of
 from sector.model import Right

@@ -435,7 +435,12 @@ def refuse(section: ClientSection) -> None:
     raise errors.LocalIO("/etc/sector/client.toml cannot be written: Read-only file system")
 
 
-@pytest.mark.parametrize(("save", "ended"), [(None, 1), (refuse, 1), (lambda section: None, 0)])
+def other(section: ClientSection) -> None:
+    """Settings in a file of another user."""
+    raise errors.Conflict("client.toml is of another user or cluster")
+
+
+@pytest.mark.parametrize(("save", "ended"), [(None, 1), (refuse, 1), (other, 1), (lambda section: None, 0)])
 def test_a_session_that_nobody_can_use_again_is_ended(save: Any, ended: int) -> None:
     """One that is kept in no file: a program in a container that logged in each minute had a thousand after a
     day, and was refused. That the file cannot be written hinders nothing."""
