@@ -138,7 +138,11 @@ async def open_client(
             on_blocked=ways.set_messages,
             retry_s=paths.retry_s,
         )
-        await session.open()
+        try:
+            await session.open()
+        except BaseException:
+            session.close()
+            raise
     except CoreError as bad:
         await core.stop()
         raise no_port(bad) from None

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectingCancelledError
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from sector import errors
 from sector.client.door import Door
@@ -100,7 +101,8 @@ class ClientSession:
         self._wall = wall
         self._ended = 0.0
         self._flights: set[_Flight] = set()
-        self._opening: list[Deferred[None]] | None = None
+        self._turns: list[Deferred[None]] = []
+        self._renewing: Deferred[None] = succeed(None)
         self._last_reset = -1e9
         self._looking: Deferred[None] | None = None
         self._probe = probe
@@ -182,32 +184,22 @@ class ClientSession:
         return self._door.login(self.section.user, self._password)
 
     async def renew(self) -> None:
-        """Resume the session at a master that answers, or begin a new one with the password. Several
-        callers at once share one attempt."""
-        if self._opening is not None:
-            turn: Deferred[None] = Deferred()
-            self._opening.append(turn)
-            await turn
-            return
-        self._opening = []
-        outcome: Any = None
-        try:
-            await self._renew()
-        except errors.SectorError as error:
-            outcome = error
-            raise
-        except BaseException:
-            outcome = errors.Unreachable("connecting to the master was given up")
-            raise
-        finally:
-            waiting, self._opening = self._opening, None
-            for turn in waiting:
-                if turn.called:
-                    continue
-                if outcome is None:
-                    turn.callback(None)
-                else:
-                    turn.errback(outcome)
+        """Resume the session at a master that answers, or begin a new one with the password. Several callers
+        at once share one attempt, which is none's: it goes on when any of them is cancelled."""
+        turn: Deferred[None] = Deferred()
+        self._turns.append(turn)
+        if len(self._turns) == 1:
+            self._renewing = Deferred.fromCoroutine(self._renew())
+            self._renewing.addBoth(self._renewed)
+        await turn
+
+    def _renewed(self, outcome: Any) -> None:
+        if isinstance(outcome, Failure) and self._closed:
+            outcome = Failure(errors.Cancelled("the session was closed while it was renewed"))
+        waiting, self._turns = self._turns, []
+        for turn in waiting:
+            if not turn.called:
+                turn.callback(outcome)
 
     async def _renew(self) -> None:
         granted: Granted | None = None
@@ -437,6 +429,7 @@ class ClientSession:
     def close(self) -> None:
         """End pending calls. The session itself stays valid."""
         self._closed = True
+        self._renewing.cancel()
         self._detour.close()
         if self._looking is not None:
             self._looking.cancel()
