@@ -8,6 +8,7 @@ by proving S. The password is needed at the login only.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -42,10 +43,20 @@ DOUBT_S = 0.25
 """The same where an earlier command found UDP blocked."""
 _LOOKS = 3
 _RESUME_GAP_S = 5.0
-
+BUSY_S = 30.0
+"""Seconds in which a session that is begun or resumed comes again when a master says that it shall."""
+_AGAIN = re.compile(r"try again in (?:a few seconds|([0-9]+(?:[.][0-9]+)?) s)")
+_FEW_S = 3.0
+_NOT_NOW = (errors.Busy, errors.Unreachable, errors.TimedOut)
 
 Begin = Callable[[], Awaitable[Granted]]
 """Begins a new session. Raises LoginRefused, Denied, Busy, Unreachable."""
+
+
+def _told_s(error: errors.SectorError) -> float:
+    """After how many seconds the other side wants to be asked again, 0 if it does not say."""
+    told = _AGAIN.fullmatch(error.hint)
+    return float(told[1] or _FEW_S) if told is not None else 0.0
 
 
 @dataclass(eq=False)
@@ -100,6 +111,7 @@ class ClientSession:
         self._answered = False
         self._wall = wall
         self._ended = 0.0
+        self._over = ""  # the session of which a master has said that it has ended
         self._flights: set[_Flight] = set()
         self._turns: list[Deferred[None]] = []
         self._renewing: Deferred[None] = succeed(None)
@@ -163,13 +175,16 @@ class ClientSession:
 
     async def _keep_up(self) -> None:
         """Renew a session that has ended by this machine's clock, once for each end: that clock may be wrong.
-        A master that does not answer is left to the call. Raises SessionExpired, LoginRefused."""
+        A master that does not answer is left to the call, unless one has said that it has ended. Raises
+        SessionExpired, LoginRefused, Unreachable, TimedOut, Busy."""
         end = self.section.expires
         if not end or end == self._ended or self._wall() < end:
             return
         try:
             await self.renew()
-        except (errors.Unreachable, errors.TimedOut, errors.Busy):
+        except _NOT_NOW:
+            if self._over == self.section.session:
+                raise
             return
         self._ended = end
 
@@ -183,9 +198,14 @@ class ClientSession:
     def _log_in(self) -> Awaitable[Granted]:
         return self._door.login(self.section.user, self._password)
 
+    def _resume(self) -> Awaitable[Granted]:
+        return self._door.resume(bytes.fromhex(self.section.session), self.secret)
+
     async def renew(self) -> None:
         """Resume the session at a master that answers, or begin a new one with the password. Several callers
         at once share one attempt, which is none's: it goes on when any of them is cancelled."""
+        if self._closed:
+            raise errors.Cancelled("the session is closed")
         turn: Deferred[None] = Deferred()
         self._turns.append(turn)
         if len(self._turns) == 1:
@@ -204,19 +224,22 @@ class ClientSession:
     async def _renew(self) -> None:
         granted: Granted | None = None
         begun = False
-        if self.section.session and self.section.secret:
+        until = self.clock.seconds() + BUSY_S
+        session = self.section.session
+        if session and self.section.secret and (self._over != session or self._begin is None):
             try:
-                granted = await self._door.resume(bytes.fromhex(self.section.session), self.secret)
+                granted = await self._admitted(self._resume, until)
             except errors.SessionExpired:
                 if self._begin is None:
                     raise
+                self._over = session
         if granted is None:
             if self._begin is None:
                 master = self.section.masters[0] if self.section.masters else "HOST:PORT"
                 raise errors.SessionExpired(
                     f"there is no session with {master}", hint=f"log in first: sector login {master}"
                 )
-            granted, begun = await self._begin(), True
+            granted, begun = await self._admitted(self._begin, until), True
         secret = granted.secret or self.secret
         old_key = self._peer.key_id if self._peer is not None else None
         fresh = section_of(granted, secret, self.section)
@@ -236,6 +259,17 @@ class ClientSession:
                 log.debug("the session is not kept: {why}", why=error.message)
         if begun:
             self.loose = not kept and self._begin == self._log_in
+
+    async def _admitted(self, ask: Begin, until: float) -> Granted:
+        """What `ask()` gives; asked again when the master says when, as it does where many log in at once."""
+        while True:
+            try:
+                return await ask()
+            except errors.Busy as error:
+                wait_s = _told_s(error)
+                if not wait_s or self.clock.seconds() + wait_s > until:
+                    raise
+            await pause(self.clock, wait_s * (1.0 + 0.25 * self._rng.random()))
 
     def _peer_event(self, event: PeerEvent) -> None:
         peer = self._peer
@@ -273,13 +307,14 @@ class ClientSession:
         """
         until = self.clock.seconds() + patience_s
         attempt = 0
+        refused = False
+        stale: ClientSection | None = None
         while True:
-            if self._peer is None:
-                await self.open()
-            await self._keep_up()
-            session = self.section.session
             flight: _Flight | None = None
+            asked = self.section
             try:
+                await self._ready(stale)
+                asked = self.section
                 flight = self._send(request, deadline_s, on_progress)
                 reply = await flight.answer
                 self._answered = self._detour.heard = True
@@ -288,28 +323,27 @@ class ClientSession:
                 trouble: errors.SectorError = error
                 again = True
             except errors.SessionExpired:
-                if self._begin is None or attempt:
+                if flight is None or self._begin is None or refused:
                     raise
-                await self.renew()
-                attempt += 1
+                refused, stale = True, asked
                 continue
-            except errors.SecurityAway:  # said by a master that is there
-                raise
             except (errors.Unreachable, errors.TimedOut, errors.Cancelled) as error:
                 ours = flight is not None and (flight.lost or flight.away)
-                if flight is None or (isinstance(error, errors.Cancelled) and not ours):
+                if isinstance(error, errors.Cancelled) and not ours:
                     raise
-                again = repeat or type(request).SAFE or (flight.lost and flight.fresh)
+                if isinstance(error, errors.SecurityAway) and flight is not None:
+                    raise  # said by a master that is there
                 trouble = error
-                if ours:
+                again = flight is None or repeat or type(request).SAFE or (flight.lost and flight.fresh)
+                if flight is not None and ours:
                     what = "restarted" if flight.lost else "went away"
                     trouble = errors.Unreachable(f"the master {what} during {type(request).__name__}")
-                if flight.lost and again:
-                    await self.renew()
+                if flight is not None and flight.lost and again:
+                    stale = asked
                     continue
-                if not flight.lost:
+                if flight is not None and not flight.lost:
                     found = await self._find_master(trouble)
-                    fit = flight.away or self.section.session != session
+                    fit = flight.away or self.section.session != asked.session
                     if (
                         found and fit and again and attempt < _LOOKS
                     ):  # it has just come back, or knows us again
@@ -322,8 +356,17 @@ class ClientSession:
                 raise trouble
             if attempt == 0 and on_wait is not None:
                 on_wait("waiting for the master")
-            await pause(self.clock, min(2.0, 0.2 * 2**attempt) * (0.5 + 0.5 * self._rng.random()))
+            wait_s = min(2.0, 0.2 * 2**attempt) * (0.5 + 0.5 * self._rng.random())
+            await pause(self.clock, min(max(wait_s, _told_s(trouble)), until - self.clock.seconds()))
             attempt += 1
+
+    async def _ready(self, stale: ClientSection | None) -> None:
+        """A session to ask under, another one than `stale` or one renewed since. Raises as `renew`."""
+        if self._peer is None:
+            await self.open()
+        elif self.section is stale:
+            await self.renew()
+        await self._keep_up()
 
     def _send(
         self, request: Request, deadline_s: float, on_progress: Callable[[int], None] | None

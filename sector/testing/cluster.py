@@ -26,6 +26,7 @@ from sector.client.cloud import CloudClient
 from sector.client.session import ClientSession
 from sector.config import ClientSection, Config, DataSection, Listen, MasterSection, SlaveSection
 from sector.gmp.memory import MemoryGmp, MemoryHub
+from sector.master.login import Admission
 from sector.master.replication import CopyRule, CopyRules
 from sector.master.service import MasterService
 from sector.master.sessions import Sessions
@@ -95,9 +96,16 @@ class SimDoor:
         self._sim = sim
         self._roles = roles
 
-    async def login(self, user: str, password: str) -> Session:
+    def _admit(self) -> MasterService:
         sim = self._sim
         service = sim.up()
+        wait = sim.admission.admit(sim.clock.seconds(), sim.rng.random()) if sim.admission else 0.0
+        if wait > 0:
+            raise errors.Busy("many clients log in at once", hint=f"try again in {wait:.1f} s")
+        return service
+
+    async def login(self, user: str, password: str) -> Session:
+        sim, service = self._sim, self._admit()
         verified = Verified(user, list(self._roles), sim.rights_of(user), 1)
         row, secret = service.hub.sessions.create(verified, HOST + "/32")
         await service.hub.store.session_add(row)
@@ -105,7 +113,7 @@ class SimDoor:
         return self._granted(service, row, secret)
 
     async def resume(self, session_id: bytes, secret: bytes) -> Session:
-        service = self._sim.up()
+        service = self._admit()
         row = service.hub.sessions.get(session_id)
         if row is None:
             raise errors.SessionExpired("the session has ended")
@@ -160,6 +168,7 @@ class SimCluster:
         self.scrub_days = scrub_days
         self.rules = CopyRules(CopyRule(minimum=copies))
         self.rights: dict[str, list[Right]] = {}
+        self.admission: Admission | None = None  # what rules how many log in at once, if anything
         self.master: MasterService | None = None
         self.clients: list[CloudClient] = []
         self.slaves = {name: SimSlave(name, root / name) for name in (f"s{i + 1}" for i in range(slaves))}

@@ -11,6 +11,7 @@ import pytest
 
 from sector import errors
 from sector.client.cloud import CloudClient
+from sector.master.login import Admission
 from sector.model import Right
 from sector.testing.cluster import SimCluster
 from sector.wire.files import OpenRead, OpenWrite, WriteGrant
@@ -111,3 +112,32 @@ def test_lease_ends_where_the_right_is_gone_although_the_user_came_back(sim: Sim
     store = sim.up().hub.store
     assert sim.wait(store.read(lambda tx: tx.lease(taken.lease))) is None
     assert sim.wait(store.read(lambda tx: tx.lease(kept.lease))) is not None
+
+
+def test_puts_outlive_a_crowd_that_logs_in(sim: SimCluster, tmp_path: Path) -> None:
+    """Five clients whose sessions end together, at a master that lets in one login a second."""
+    names = [f"user{number}" for number in range(5)]
+    (tmp_path / "local").mkdir()
+    for number in range(8):
+        (tmp_path / "local" / str(number)).write_bytes(bytes(1000))
+    clouds = [sim.client(name) for name in names]
+    for cloud, name in zip(clouds, names, strict=True):
+        sim.wait(cloud.mkdir(f"/{name}"))
+    sim.admission = Admission(1, 1)
+    for name in names:
+        close_sessions(sim, name)
+    at = sim.clock.seconds()
+    puts = [
+        cloud.put(tmp_path / "local", f"/{name}/", recursive=True)
+        for cloud, name in zip(clouds, names, strict=True)
+    ]
+    for put in puts:
+        assert len(sim.wait(put).files) == 8
+    assert 3 < sim.clock.seconds() - at < 60
+
+
+def test_a_client_begins_in_a_crowd(sim: SimCluster) -> None:
+    """Many commands at once, as those of an array job: none fails because it is not the first."""
+    sim.admission = Admission(1, 1)
+    for number in range(4):
+        assert sim.wait(sim.client(f"user{number}").ls("/")) == []

@@ -6,13 +6,12 @@ import socket
 from typing import Any
 
 import pytest
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
 from sector import errors
 from sector.cli.tls_once import run_once
 from sector.client.session import ClientSession
-from sector.clock import pause
 from sector.config import ClientSection
 from sector.gmp.api import GmpKey
 from sector.gmp.memory import MemoryGmp, MemoryHub
@@ -471,75 +470,3 @@ def test_a_session_that_was_there_before_is_not_ended() -> None:
     master.run(second.renew())
     master.run(second.end())
     assert master.ended == []
-
-
-class Slow(Master):
-    """A master whose door takes its time."""
-
-    door_s = 0.3
-
-    async def login(self, user: str, password: str) -> Session:
-        await pause(self.clock, self.door_s)
-        return await super().login(user, password)
-
-    async def resume(self, session_id: bytes, secret: bytes) -> Session:
-        await pause(self.clock, self.door_s)
-        return await super().resume(session_id, secret)
-
-
-@pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1]])
-def test_a_call_that_is_cancelled_ends_no_other(gone: list[int]) -> None:
-    """Not even the one that began to renew the session, on which all of them wait."""
-    master = Slow()
-    session = master.session()
-    master.run(session.call(Status()))
-    master.stop()
-    master.start()
-    outcomes: list[list[Any]] = [[], [], []]
-    calls = [ensureDeferred(session.call(Status(), patience_s=180.0)) for _ in outcomes]
-    for call, outcome in zip(calls, outcomes, strict=True):
-        call.addBoth(outcome.append)
-    while len(session._turns) < 3:
-        assert master.clock.seconds() < 20
-        master.clock.advance(0.01)
-    for one in gone:
-        calls[one].cancel()
-    assert [bool(outcome) for outcome in outcomes] == [one in gone for one in range(3)]
-    master.clock.advance(1.0)
-    for one, outcome in enumerate(outcomes):
-        if one in gone:
-            assert outcome[0].check(CancelledError)
-        else:
-            assert outcome[0].master_id == "m1"
-    assert (master.logins, master.resumes) == (1, 1)
-
-
-def test_a_renewal_that_nobody_waits_for_any_more_counts_all_the_same() -> None:
-    """Or fails without a word."""
-    for fails in (False, True):
-        master = Slow()
-        session = master.session("wrong" if fails else "right")
-        opening = ensureDeferred(session.open())
-        opening.addErrback(lambda failure: failure.trap(CancelledError) and None)
-        master.clock.advance(0.1)
-        opening.cancel()
-        master.clock.advance(1.0)
-        assert (session._peer is None) is fails
-        assert master.logins == (0 if fails else 1)
-        if not fails:
-            master.run(session.call(Status()))
-            assert master.logins == 1
-
-
-def test_a_session_that_is_closed_renews_nothing_more() -> None:
-    """Who waits for it hears so at once."""
-    master = Slow()
-    session = master.session()
-    outcome: list[Any] = []
-    calling = ensureDeferred(session.call(Status(), patience_s=180.0))
-    calling.addBoth(outcome.append)
-    master.clock.advance(0.1)
-    session.close()
-    assert outcome and outcome[0].check(errors.Cancelled)
-    master.clock.advance(1.0)
-    assert master.logins == 0 and not master.clock.getDelayedCalls()
