@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from typing import Any
 
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
 from sector import errors
 from sector._udt import checksum
@@ -152,10 +153,7 @@ class Put:
         made = False
         while True:
             try:
-                grant: WriteGrant = await self.link.session.call(
-                    request, deadline_s=deadline_s, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
-                )
-                return grant
+                return await self._ask(request, deadline_s)
             except errors.NotFound:
                 if made or not parents or parent(self.path) == "/":
                     raise
@@ -167,6 +165,31 @@ class Put:
                 if not self._waiting or clock.seconds() > until:
                     raise
             await pause(clock, 2.0)
+
+    async def _ask(self, request: OpenWrite, deadline_s: float) -> WriteGrant:
+        """One question for a lease. When it is cancelled it ends in the background, within `CALL_S`, and what
+        it grants is given up: nobody else knows of it."""
+        answer: Deferred[WriteGrant] = Deferred()
+
+        def answered(outcome: Any) -> None:
+            self.link.ending.discard(asking)
+            if not answer.called:
+                answer.callback(outcome)
+            elif isinstance(outcome, WriteGrant):
+                self._drop(outcome.lease)
+
+        asking: Deferred[Any] = ensureDeferred(
+            self.link.session.call(
+                request, deadline_s=deadline_s, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
+            )
+        )
+        asking.addBoth(answered)
+        try:
+            return await answer
+        except CancelledError:
+            self.link.ending.add(asking)
+            asking.addTimeout(CALL_S, self.link.session.clock)
+            raise errors.Cancelled(f"the put of {self.path} was cancelled") from None
 
     async def _send(
         self, fd: int, size: int, grant: WriteGrant, part: FileProgress, create: str, near: str

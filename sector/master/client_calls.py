@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from sector.errors import (
     BadPath,
     Busy,
+    Cancelled,
     Conflict,
     Denied,
     IsDirectory,
@@ -360,9 +362,33 @@ class ClientCalls:
         want = WriteRequest(
             path, request.size, view.user, order[0], new_id(), lease_s, request.create, request.lease
         )
+        answer: Deferred[files.WriteGrant] = Deferred()
+        granting = ensureDeferred(self._grant(request, want, order, caller, lambda: not answer.called))
+        granting.addBoth(lambda outcome: None if answer.called else answer.callback(outcome))
+        try:
+            return await answer
+        except CancelledError:  # nobody hears of what is granted; writes are done in their order
+            if not request.lease:
+                ending = self._hub.store.write(lambda tx: namespace.end_lease(tx, path, want.id, view.user))
+                ending.addErrback(lambda failure: failure.trap(SectorError) and None)
+            granting.cancel()
+            raise
+
+    async def _grant(
+        self,
+        request: files.OpenWrite,
+        want: WriteRequest,
+        order: Sequence[str],
+        caller: Caller,
+        wanted: Callable[[], bool],
+    ) -> files.WriteGrant:
+        """The lease, and the first slave of `order` that takes the file, while it is still `wanted`."""
+        path = want.path
         lease = await self._hub.store.write(lambda tx: namespace.open_write(tx, want, self._hub.wall()))
         failure: SectorError | None = None
         for node_id in order[:WRITE_TRIES]:
+            if not wanted():
+                raise Cancelled(f"{path} is not written any more")
             try:
                 return await self._prepare_write(node_id, lease, caller, request)
             except (LeaseLost, SessionExpired) as error:
@@ -372,7 +398,7 @@ class ClientCalls:
                 log.info("{path} to {node}: {error}", path=path, node=node_id, error=error.message)
                 failure = error
         if not request.lease:
-            await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, view.user))
+            await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, want.user))
         if isinstance(failure, NoSpace | LeaseLost | SessionExpired):
             raise failure
         if isinstance(failure, Busy):
