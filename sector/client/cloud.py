@@ -20,7 +20,7 @@ from sector.client.local import make_folders_thd, read_all_thd, write_all_thd
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.sending import Put
 from sector.client.session import ClientSession
-from sector.client.transfer import Get, Granted, Link, Run, open_local_thd, part_at
+from sector.client.transfer import PATIENCE_S, Get, Granted, Link, Run, open_local_thd, part_at
 from sector.client.tree import check_distinct, plan_tree_thd
 from sector.client.unfinished import Unfinished
 from sector.clock import pause
@@ -159,13 +159,16 @@ class CloudClient:
         return True
 
     @deferred
-    async def ls(self, path: str = "/", *, recursive: bool = False) -> list[FileInfo]:
-        """Entries of a directory (all below it if `recursive`) in order of path; a file lists itself."""
+    async def ls(
+        self, path: str = "/", *, recursive: bool = False, patience_s: float = 0.0
+    ) -> list[FileInfo]:
+        """Entries of a directory (all below it if `recursive`) in order of path; a file lists itself. Each
+        page waits up to `patience_s` for a master that is away."""
         path = check_path(path)
         entries: list[FileInfo] = []
         after = ""
         while True:
-            page: Listing = await self.session.call(List(path, recursive, after, 5000))
+            page: Listing = await self.session.call(List(path, recursive, after, 5000), patience_s=patience_s)
             entries.extend(page.entries)
             if not page.more or not page.entries:
                 return entries
@@ -176,17 +179,17 @@ class CloudClient:
         """Make a directory; `parents`: and those above, and it may exist. Errors: Exists, NotFound."""
         await self._mkdir(check_path(path), parents)
 
-    async def _mkdir(self, path: str, parents: bool) -> None:
+    async def _mkdir(self, path: str, parents: bool, patience_s: float = 0.0) -> None:
         if path == "/":
             if parents:
                 return
             raise errors.Exists("/ exists")
         try:
-            await self.session.call(Mkdir(path, parents))
+            await self.session.call(Mkdir(path, parents), patience_s=patience_s, repeat=parents)
         except errors.Exists:
             if not parents:
                 raise
-            there = await self.session.call(Stat(path))
+            there = await self.session.call(Stat(path), patience_s=patience_s)
             if there.info.kind != "dir":
                 raise
 
@@ -301,10 +304,10 @@ class CloudClient:
             if alone is not None:
                 return self._summary([alone], begin, progress)
         try:
-            into = (await self.session.call(Stat(target), patience_s=60.0)).info.kind == "dir" or into
+            into = (await self.session.call(Stat(target), patience_s=PATIENCE_S)).info.kind == "dir" or into
         except errors.NotFound:
             if into:
-                await self._mkdir(target, True)
+                await self._mkdir(target, True, PATIENCE_S)
         except errors.Denied:  # who may write but not read is believed; the master decides when it is opened
             pass
         if len(sources) > 1 and not into:
@@ -327,7 +330,7 @@ class CloudClient:
                 plan.append((os.path.join(source, inner), check_path(join(base, inner)), size))
         check_distinct([(source, path) for source, path, _ in plan])
         for folder in folders:
-            await self._mkdir(folder, True)
+            await self._mkdir(folder, True, PATIENCE_S)
         progress.files_total += len(plan)
         progress.bytes_total += sum(size for _, _, size in plan)
         progress.tell()
@@ -419,7 +422,7 @@ class CloudClient:
         plan: list[tuple[FileInfo, str]] = []
         folders: list[str] = [target] if target.endswith(os.sep) else []
         for path in paths:
-            info: FileInfo = (await self.session.call(Stat(path), patience_s=60.0)).info
+            info: FileInfo = (await self.session.call(Stat(path), patience_s=PATIENCE_S)).info
             base = os.path.join(target, path.rsplit("/", 1)[1]) if into else target
             if info.kind == "file":
                 plan.append((info, base))
@@ -427,7 +430,7 @@ class CloudClient:
             if not recursive:
                 raise _needs_r(path)
             folders.append(base)
-            for entry in await self.ls(path, recursive=True):
+            for entry in await self.ls(path, recursive=True, patience_s=PATIENCE_S):
                 inner = entry.path[len(path.rstrip("/")) + 1 :]
                 if entry.kind == "dir":
                     folders.append(os.path.join(base, inner))

@@ -159,7 +159,8 @@ class Put:
                     raise
                 made = True
                 with contextlib.suppress(errors.Exists):
-                    await self.link.session.call(Mkdir(parent(self.path), True), repeat=True)
+                    making = Mkdir(parent(self.path), True)
+                    await self.link.session.call(making, patience_s=PATIENCE_S, repeat=True)
                 continue
             except errors.LeaseHeld:
                 if not self._waiting or clock.seconds() > until:
