@@ -41,7 +41,7 @@ def read_password(config: Config) -> str:
 def saver(config: Config) -> Callable[[ClientSection], object] | None:
     """Keeps a session in the file it came from, as long as that names the same user, masters and CA: of
     what the environment or an option names nothing gets into it, and no login made meanwhile is undone. The
-    function raises Conflict when it does not, LocalIO, BadConfig. None when it came from none."""
+    function raises Conflict when it does not, LocalIO, BadConfig (0286). None when it came from none."""
     if not config.path or not Path(config.path).exists():
         return None
     where = Path(config.path)
