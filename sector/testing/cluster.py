@@ -26,7 +26,7 @@ from sector.client.cloud import CloudClient
 from sector.client.session import ClientSession
 from sector.config import ClientSection, Config, DataSection, Listen, MasterSection, SlaveSection
 from sector.gmp.memory import MemoryGmp, MemoryHub
-from sector.master.login import Admission
+from sector.master.admission import Admission
 from sector.master.replication import CopyRule, CopyRules
 from sector.master.service import MasterService
 from sector.master.sessions import Sessions
@@ -99,7 +99,11 @@ class SimDoor:
     def _admit(self) -> MasterService:
         sim = self._sim
         service = sim.up()
-        wait = sim.admission.admit(sim.clock.seconds(), sim.rng.random()) if sim.admission else 0.0
+        wait = (
+            sim.admission.admit(sim.clock.seconds(), sim.rng.random(), HOST)
+            if sim.admission is not None
+            else 0.0
+        )
         if wait > 0:
             raise errors.Busy("many clients log in at once", hint=f"try again in {wait:.1f} s")
         return service

@@ -11,7 +11,7 @@ import pytest
 
 from sector import errors
 from sector.client.cloud import CloudClient
-from sector.master.login import Admission
+from sector.master.admission import Admission
 from sector.model import Right
 from sector.testing.cluster import SimCluster
 from sector.wire.files import OpenRead, OpenWrite, WriteGrant
