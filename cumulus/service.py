@@ -178,6 +178,7 @@ def make_cumulus(
             domain=config.server.domain,
             point=config.redirect.point,
             trust=trust_of(config),
+            look_at_keys=hops.look,
         )
         site.pass_on(forwarder, ForwardingRequest)
     poller = None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = Logger()
 
-LOOK_S: Final = 0.5  # how often the file of servers is thought of, in a thread
+LOOK_S: Final = 0.5  # how often the files of servers and of keys are thought of, in a thread
 CHECK_S: Final = 3.0  # how often connections to them are looked at
 UNAVAILABLE: Final = 503
 OPERATION: Final = "Forwarded"  # in the log and the metrics; the server that serves tells the real one
@@ -65,7 +65,8 @@ _OURS: Final = frozenset(("date", "server", "x-amz-id-2", "x-amz-request-id", "k
 
 class Forwarder:
     """Which server a request is passed on to, and the connections there. `keys` gives the keys for
-    `hop.header`, the newest first; `trust` says whose certificates count at servers with https."""
+    `hop.header`, the newest first, and `look_at_keys` sees in a thread whether others have come; `trust` says
+    whose certificates count at servers with https."""
 
     def __init__(
         self,
@@ -76,10 +77,12 @@ class Forwarder:
         domain: str = "",
         point: bool = False,
         trust: Trust | None = None,
+        look_at_keys: Callable[[], None] | None = None,
     ) -> None:
         self._reactor = reactor
         self._hosts = hosts
         self._keys = keys
+        self._look_at_keys = look_at_keys
         self._domain = domain
         self._spread = Spread(hosts.servers(), random.SystemRandom(), point=point)
         self.upstreams = Upstreams(reactor, trust)
@@ -89,7 +92,7 @@ class Forwarder:
         self._site: Site | None = None
 
     def start(self, site: Site) -> None:
-        """Begin to follow the file of servers."""
+        """Begin to follow the files of servers and of keys."""
         self._site = site
         for loop, every_s in self._loops:
             loop.start(every_s, now=False)
@@ -103,7 +106,12 @@ class Forwarder:
 
     def _look(self) -> None:
         assert self._site is not None
-        self._site.pool.submit(self._hosts.servers, self._looked)
+        self._site.pool.submit(self._look_thd, self._looked)
+
+    def _look_thd(self) -> tuple[Server, ...]:
+        if self._look_at_keys is not None:
+            self._look_at_keys()
+        return self._hosts.servers()
 
     def _looked(self, outcome: tuple[Server, ...] | Failed) -> None:
         if not isinstance(outcome, Failed):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,9 @@ from cumulus.secrets import Keyring
 from sector.errors import SectorError
 
 _AGAIN_S: Final = 1.0  # between two looks into the file of keys for a key that is not known
+# a key that has left the file is good for so long: others sign with it until they have looked (`look`), and
+# NFS shows some a file as it was up to a minute ago
+KEPT_S: Final = 120.0
 
 
 class Hops:
@@ -23,7 +25,10 @@ class Hops:
 
     def __init__(self, path: Path, *, point: bool = False) -> None:
         """Raises `BadConfig`, `LocalIO` for the file of keys."""
+        self._path = path
+        self._seen = self._state()
         self._ring = Keyring(path)
+        self._left: dict[bytes, float] = {}  # keys that have left the file: until when they are good
         self._point = point
         self._lock = threading.Lock()
         self._looked = time.monotonic()
@@ -32,15 +37,30 @@ class Hops:
         """For the header, the newest first."""
         return self._ring.derived(hop.PURPOSE)
 
+    def look(self) -> None:
+        """Read the file again if it has changed. Who passes requests on does so often, in a thread."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            state = self._state()
+            if state != self._seen and self._load():
+                self._seen = state
+        finally:
+            self._lock.release()
+
+    def _accepted(self) -> list[bytes]:
+        now = time.monotonic()
+        return [*self.keys(), *(key for key, until in self._left.items() if until > now)]
+
     def accept(self, call: Call, now_s: int) -> None:
         """Give a call that has the header the id and the client's address of the server that passed it on,
         and take the header away: refusals show a client all that he names as signed. Raises `S3Error`
         AccessDenied for a header that is not proven, ServiceUnavailable at a point."""
         if hop.HEADER not in call.headers:
             return
-        found = hop.origin(call, self.keys(), now_s)
+        found = hop.origin(call, self._accepted(), now_s)
         if found is None and self._look_again():
-            found = hop.origin(call, self.keys(), now_s)
+            found = hop.origin(call, self._accepted(), now_s)
         if found is None:
             raise S3Error("AccessDenied", f"{hop.HEADER} was not made with a key of this site's secret.key.")
         if self._point:
@@ -55,6 +75,24 @@ class Hops:
             if time.monotonic() - self._looked < _AGAIN_S:
                 return False
             self._looked = time.monotonic()
-            with suppress(SectorError):  # then the keys stay as they were
-                self._ring.load()
+            self._load()
             return True
+
+    def _load(self) -> bool:
+        """With the lock held. False when the file cannot be used: then the keys stay as they were."""
+        before = self.keys()
+        try:
+            self._ring.load()
+        except SectorError:
+            return False
+        now, there = time.monotonic(), self.keys()
+        gone = dict.fromkeys(before, now + KEPT_S) | self._left
+        self._left = {key: until for key, until in gone.items() if until > now and key not in there}
+        return True
+
+    def _state(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

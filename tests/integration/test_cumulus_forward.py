@@ -22,6 +22,8 @@ from cumulus.http.tls import TlsFiles
 from cumulus.http.trust import Trust
 from cumulus.redirect import HostsFile
 from cumulus.rest.call import Download, Reply
+from cumulus.rest.hops import Hops
+from cumulus.secrets import Keyring
 from sector.errors import SectorError
 
 KEY = b"k" * 32
@@ -30,9 +32,14 @@ MIB = 1 << 20
 
 @contextmanager
 def proxy(
-    hosts: Path, *, point: bool = True, trust: Trust | None = None, **settings: float
+    hosts: Path,
+    *,
+    point: bool = True,
+    trust: Trust | None = None,
+    hops: Hops | None = None,
+    **settings: float,
 ) -> Iterator[Floor]:
-    """A floor that passes requests on to the servers of the file."""
+    """A floor that passes requests on to the servers of the file, signed with the keys of `hops`."""
 
     def complain(bad: SectorError) -> None:
         raise bad
@@ -40,7 +47,13 @@ def proxy(
     def prepare(site: Site) -> None:
         servers = HostsFile(hosts, complain, time.monotonic)
         forwarder = Forwarder(
-            site.reactor, servers, lambda: [KEY], domain="s3.test", point=point, trust=trust
+            site.reactor,
+            servers,
+            hops.keys if hops else lambda: [KEY],
+            domain="s3.test",
+            point=point,
+            trust=trust,
+            look_at_keys=hops.look if hops else None,
         )
         site.pass_on(forwarder, ForwardingRequest)
 
@@ -77,6 +90,27 @@ def test_requests_pass_as_they_came(pair: tuple[Floor, Floor]) -> None:
     wire.close()
     assert len(server.site.channels) == 1
     assert not front.gateway.calls, "nothing is served here"
+
+
+def test_a_proxy_signs_with_the_key_that_is_the_newest_now(tmp_path: Path) -> None:
+    """Others know no older one once they have started again."""
+    ring = Keyring.create(tmp_path / "secret.key")
+    with floor() as server:
+        (tmp_path / "hosts").write_text(f"http://127.0.0.1:{server.port}\n")
+        with proxy(tmp_path / "hosts", hops=Hops(tmp_path / "secret.key")) as front:
+            wire = front.connect()
+
+            def signed() -> bool:
+                wire.send(request("/b/k", "GET"))
+                assert wire.answer().status == 200
+                keys = ring.derived(hop.PURPOSE)
+                return hop.origin(server.gateway.calls[-1], keys, int(time.time())) is not None
+
+            assert signed()
+            ring.add_newest()
+            ring.drop_older()
+            until(signed, "the proxy does not hear of the new key")
+            wire.close()
 
 
 def test_bodies_pass_whole(pair: tuple[Floor, Floor]) -> None:

@@ -15,8 +15,8 @@ from cumulus.backends.memory import MemoryStore
 from cumulus.errors import S3Error
 from cumulus.redirect import REST_S, NoServer, Server, Spread
 from cumulus.rest.call import Call, Headers, Reply
-from cumulus.rest.hops import Hops
-from cumulus.secrets import Keyring
+from cumulus.rest.hops import KEPT_S, Hops
+from cumulus.secrets import Keyring, write_private
 from sector.errors import LocalIO
 
 KEY, OTHER, NOW_S = b"k" * 32, b"o" * 32, 1_700_000_000
@@ -126,9 +126,28 @@ def test_the_second_server_takes_the_clients_address(tmp_path: Path) -> None:
     for word in (value.rpartition(";")[2], "2001:db8::7"):
         assert word.encode() not in shown.body and word.encode().hex(" ").encode() not in shown.body
     hops._looked -= 5
+    file = (tmp_path / "secret.key").read_text()
     (tmp_path / "secret.key").write_text("not a key")
     assert ask(OTHER)[1].status == 403, "the keys stay as they were"
     assert ask(newest)[0].id == "AB01"
+    write_private(tmp_path / "secret.key", file)
+    sender, older = Hops(tmp_path / "secret.key"), ring.derived(hop.PURPOSE)[1]
+    ring.drop_older()
+    hops._looked -= 5
+    assert ask(OTHER)[1].status == 403
+    assert ask(older)[0].id == "AB01", "others go on to sign with it until they have looked"
+    hops._left[older] -= KEPT_S
+    assert ask(older)[0].id == "CD02"
+    world.gateway.hops = Hops(tmp_path / "secret.key")
+    sender.look()
+    assert ask(sender.keys()[0])[0].id == "AB01", "after the restart of the second server alone"
+    ring.add_newest()
+    (tmp_path / "secret.key").chmod(0o644)
+    sender.look()
+    assert sender.keys() == [newest], "not to be used now"
+    (tmp_path / "secret.key").chmod(0o600)
+    sender.look()
+    assert sender.keys() == [ring.derived(hop.PURPOSE)[0], newest]
     ring.path.unlink()
     ring = Keyring.create(tmp_path / "secret.key")
     world.gateway.hops = Hops(tmp_path / "secret.key", point=True)
