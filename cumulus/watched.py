@@ -29,7 +29,8 @@ def read_text(path: Path, most: int, hint: str = "") -> str:
 
 class Watched(Generic[T]):
     """What `read` makes of the file, looked at again after `look_s` seconds. If a changed file has an error,
-    what was read last stays, and `complain` hears of it once for each version of the file."""
+    what was read last stays, and `complain` hears of it once for each version of the file; one that cannot be
+    read now is tried again at each look."""
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class Watched(Generic[T]):
         self._look_s = look_s
         self._lock = threading.Lock()
         self._looked = clock()
-        self._seen = self._state()
+        self._seen: tuple[int, ...] | None = self._state()
+        self._complaint = ""  # why it could not be read
         self._value = read()
 
     def _state(self) -> tuple[int, ...]:
@@ -67,12 +69,19 @@ class Watched(Generic[T]):
             if now - self._looked >= self._look_s:
                 state = self._state()
                 if state != self._seen:
-                    self._seen = state
-                    try:
-                        self._value = self._read()
-                    except SectorError as bad:
-                        self._complain(bad)
+                    self._read_again(state)
                 self._looked = now
         finally:
             self._lock.release()
         return self._value
+
+    def _read_again(self, state: tuple[int, ...]) -> None:
+        before, self._complaint, self._seen = self._complaint, "", state
+        try:
+            self._value = self._read()
+        except LocalIO as bad:  # too many open files, say, of which the file knows nothing
+            self._seen, self._complaint = None, bad.message
+            if bad.message != before:
+                self._complain(bad)
+        except SectorError as bad:
+            self._complain(bad)
