@@ -156,9 +156,21 @@ def slow_down(wait_s: float, message: str) -> S3Error:
 
 class Seat:
     """One connection: its address and, once a request was authenticated, whose it is. `owner` names who is
-    charged for it, with `weight`."""
+    charged for it, with `weight`. Bytes are the user's only in requests that were found to be his: others may
+    send theirs over the same connection."""
 
-    __slots__ = ("_addresses", "_gone", "_lock", "_sharing", "_there", "_user", "_users", "owner", "weight")
+    __slots__ = (
+        "_addresses",
+        "_gone",
+        "_known",
+        "_lock",
+        "_sharing",
+        "_there",
+        "_user",
+        "_users",
+        "owner",
+        "weight",
+    )
 
     def __init__(self, peer: str, addresses: Limiter, users: Limiter, sharing: Sharing) -> None:
         self._addresses = addresses
@@ -167,6 +179,7 @@ class Seat:
         where = network(peer)
         self._there: tuple[str, Places] = (where, places(f"address {where}"))
         self._user: tuple[str, Places] | None = None
+        self._known = False  # whether the request under way is that user's
         self._gone = False
         self._lock = threading.Lock()
         self.owner, self.weight = sharing.of(None, where)
@@ -185,7 +198,8 @@ class Seat:
             self._users.leave(user[1])
 
     def knock(self) -> None:
-        """A request's head is there. Raises `S3Error` SlowDown."""
+        """A request's head is there, nobody knows whose. Raises `S3Error` SlowDown."""
+        self._known = False
         wait_s = self._addresses.request(*self._there)
         if wait_s:
             raise slow_down(wait_s, "There are too many requests from your address.")
@@ -196,7 +210,7 @@ class Seat:
             self._own(None)
             return
         self._own(user)
-        mine = self._user
+        mine, self._known = self._user, True
         wait_s = self._users.request(*mine) if mine is not None else 0.0
         if wait_s:
             raise slow_down(wait_s, "You send too many requests.")
@@ -220,9 +234,17 @@ class Seat:
 
     def took(self, count: int) -> float:
         """`count` bytes of bodies were moved; seconds to rest by the limits of the address and the user."""
-        wait_s = self._addresses.took(*self._there, count)
-        mine = self._user
-        return wait_s if mine is None else max(wait_s, self._users.took(*mine, count))
+        return max(self.came(count), self.charge(count))
+
+    def came(self, count: int) -> float:
+        """`count` bytes are here before it is known whose they are; seconds to rest by the limit of the
+        address. `charge` follows."""
+        return self._addresses.took(*self._there, count)
+
+    def charge(self, count: int) -> float:
+        """They are the user's, if the request is; seconds to rest by his limit."""
+        mine = self._user if self._known else None
+        return 0.0 if mine is None else self._users.took(*mine, count)
 
     def turn(self, most: int) -> int:
         """Bytes to move at a time."""

@@ -57,6 +57,13 @@ class Pacer:
         rest = self._throttle.took(count, self._reactor.seconds())
         return rest if seat is None else max(rest, seat.took(count))
 
+    def came(self, seat: Seat | None, count: int) -> float:
+        """The same of a body that nobody has looked at yet: it is charged to no user (`Seat.charge`)."""
+        if not count:
+            return 0.0
+        rest = self._throttle.took(count, self._reactor.seconds())
+        return rest if seat is None else max(rest, seat.came(count))
+
     def turn(self, seat: Seat | None, most: int) -> int:
         """Bytes that a connection may move before it says so."""
         most = self._throttle.turn(most)

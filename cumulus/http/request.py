@@ -78,6 +78,7 @@ class S3Request:
         self._seat = channel.seat
         self._limited: Reply | None = None  # what a limit of the address says instead of an answer
         self._upload: Transfer | None = None
+        self._owed = 0  # bytes of a whole body that its user is charged when it is known who that is
         self._status = 0
         self._bytes_out = 0
         self._began = channel.head_began
@@ -131,7 +132,8 @@ class S3Request:
         if self._limited is not None:
             self._answer(Ready(self._limited))
             return
-        pause = self.site.pacer.took(self._seat, len(body))
+        self._owed = len(body)
+        pause = self.site.pacer.came(self._seat, len(body))
         if pause > 0:
             self.site.reactor.callLater(pause, self._submit_whole, body)
         else:
@@ -465,6 +467,7 @@ class S3Request:
         self._turn_s = now - (self._body_at if self._body_done else now)
         begun = self._signs is not None and self._signs.begun
         head = b"" if begun else self.site.heads.head(reply, self.call.id, ready.length, close=close)
+        owed = self._seat.charge(self._owed) if self._owed and self._seat is not None else 0.0
         if ready.download is not None:
             channel.write(head)
             self._send_download(ready, ready.download)
@@ -472,7 +475,7 @@ class S3Request:
         data = b"" if self.call.method == "HEAD" or reply.status in BODILESS else ready.data
         if self._signs is not None and begun:
             data = self._signs.piece(data) + END
-        pause = self.site.pacer.took(self._seat, len(data))
+        pause = max(owed, self.site.pacer.took(self._seat, len(data)))
         if pause > 0:
             self.site.reactor.callLater(pause, self._give, head, data)
         else:

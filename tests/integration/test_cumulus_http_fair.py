@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from http_floor import Floor, Stream, Wire, floor, request, until
 from cumulus.fair.limits import Limits
 from cumulus.http.metrics import prometheus
 from cumulus.http.settings import BUFFER, BUFFERS, FIRST_BUFFER
-from cumulus.rest.call import Download, Reply
+from cumulus.model import User
+from cumulus.rest.call import Call, Download, Reply
 
 MB = 1 << 20
 
@@ -63,6 +65,52 @@ def test_a_rate_of_an_address_slows_its_downloads(tmp_path: Path) -> None:
         began = time.monotonic()
         assert len(wire.send(request("/file")).answer().body) == MB
         assert time.monotonic() - began > 0.3
+        wire.close()
+
+
+def _whose(name: str) -> Callable[[Call], Reply]:
+    def answer(call: Call) -> Reply:
+        assert call.seat is not None
+        call.seat.admit(User(id=name * 8, name=name))
+        return Reply(200)
+
+    return answer
+
+
+def test_a_rate_of_a_user_holds_for_small_uploads_over_new_connections() -> None:
+    """Each of them is counted, though nobody knows whose it is before it is there."""
+    with floor(user_limits=Limits(rate=MB // 2, burst_s=0.5)) as running:
+        running.gateway.replies["/put"] = _whose("alice")
+        wires = [running.connect() for _ in range(20)]
+        began = time.monotonic()
+        for wire in wires:
+            wire.send(request("/put", "PUT", body=bytes(64 << 10)))
+        assert {wire.answer().status for wire in wires} == {200}
+        assert time.monotonic() - began > 1.5, "20 times 64 KB, of which 256 KB come at once"
+        for wire in wires:
+            wire.close()
+
+
+def test_what_others_send_over_a_users_connection_is_not_charged_to_him() -> None:
+    """A forged request, and one of another user: a proxy has one connection for many."""
+    with floor(user_limits=Limits(rate=MB, burst_s=0.5)) as running:
+        for name in ("alice", "bob"):
+            running.gateway.replies[f"/{name}"] = _whose(name)
+        running.gateway.replies["/forged"] = lambda call: Reply(403, body=bytes(1000))
+        buckets = running.site.pacer.users._bytes._kept
+        wire = running.connect()
+
+        def put(name: str) -> int:
+            return wire.send(request(f"/{name}", "PUT", body=bytes(64 << 10))).answer().status
+
+        assert put("alice") == 200
+        hers = buckets["alice" * 8]
+        before = (hers.level, hers.at)
+        assert 0 < hers.level <= MB // 2 - (64 << 10)
+        assert (put("forged"), put("bob")) == (403, 200)
+        assert (hers.level, hers.at) == before
+        assert buckets["bob" * 8].level <= MB // 2 - (64 << 10)
+        assert put("alice") == 200 and hers.level < before[0]
         wire.close()
 
 
