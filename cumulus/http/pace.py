@@ -158,23 +158,29 @@ class Transfer:
         self._ended = self._buffered = False
         self._flow: Flow | None = None
         if pacer.lanes and seat is not None:
-            owner, weight = seat.owner, seat.weight
             flow = flows.get(direction)
             if flow is None:
-                flow = flows[direction] = Flow(owner, weight)
-            elif flow.key != owner or flow.weight != weight:
-                if flow.joined:  # a transfer that was cut has not ended yet
-                    pacer.leave(direction, flow)
-                flow.charge(owner, weight)
+                flow = flows[direction] = Flow(seat.owner, seat.weight)
             self._flow = flow
-            if not flow.joined:
-                pacer.join(direction, flow)
+            self._share(flow, seat)
+
+    def _share(self, flow: Flow, seat: Seat) -> None:
+        """It takes part, as the one's whose the request is: of a form that is known only after its start."""
+        owner, weight = seat.owner, seat.weight
+        if flow.key != owner or flow.weight != weight:
+            if flow.joined:  # or a transfer that was cut has not ended yet
+                self._pacer.leave(self._direction, flow)
+            flow.charge(owner, weight)
+        if not flow.joined:
+            self._pacer.join(self._direction, flow)
 
     def took(self, count: int) -> float:
         """`count` bytes were moved (0: it begins). Seconds to rest; inf: until others have caught up."""
         rest = self._pacer.took(self._seat, count)
-        if self._flow is not None and not self._pacer.moved(self._direction, self._flow, count):
-            return inf
+        if self._flow is not None and self._seat is not None:
+            self._share(self._flow, self._seat)
+            if not self._pacer.moved(self._direction, self._flow, count):
+                return inf
         return rest
 
     def turn(self, most: int) -> int:

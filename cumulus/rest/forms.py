@@ -89,6 +89,8 @@ class _Upload:
         auth, policy = authenticate_form(
             fields, outer.site.directory, outer.settings.auth, outer.call.peer, now
         )
+        if outer.call.seat is not None:
+            outer.call.seat.admit(auth.identity.user)
         if policy is not None:
             policy.check(fields, outer.bucket.name, now)
         self.policy: PostPolicy | None = policy

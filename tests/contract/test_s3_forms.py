@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 from s3_world import Answer, World
+from twisted.internet.task import Clock
 
 from cumulus.backends.memory import MemoryStore
+from cumulus.fair.limits import Limits
+from cumulus.http.pace import Pacer
+from cumulus.http.settings import HttpSettings
+from cumulus.rest.call import Call, Reply, Sink
 
 
 @pytest.fixture
@@ -98,6 +103,29 @@ def test_where_the_browser_goes_next(world: World) -> None:
     assert post(world, form(signed(world, "k"), b"x")).status == 204
     script = {"success_action_redirect": "javascript:alert(1)"}
     assert post(world, form(signed(world, "k", script), b"x")).status == 204
+
+
+def test_forms_count_for_the_limits_of_who_signed_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too many is refused before its file; a form of nobody over the same connection is not."""
+    settings = HttpSettings(user_limits=Limits(requests=0.01, burst_s=100))
+    seat = Pacer(settings, Clock()).seat("192.0.2.1")
+    plain, start = seat.owner, world.start
+
+    def seated(call: Call, body: memoryview | None = None) -> Reply | Sink:
+        call.seat = seat
+        return start(call, body)
+
+    monkeypatch.setattr(world, "start", seated)
+    fields = signed(world, "k")
+    assert post(world, form(fields, b"one")).status == 204
+    assert seat.owner != plain, "the rest of the file is hers"
+    refused = post(world, form(fields, b"two"))
+    assert (refused.status, refused.code) == (503, "SlowDown")
+    assert int(refused.headers["retry-after"]) > 1
+    assert post(world, form({"key": "k2"}, b"x")).code == "AccessDenied", "of nobody"
+    assert seat.owner == plain
+    monkeypatch.undo()
+    assert world.ask("GET", "/bkt/k").body == b"one"
 
 
 def test_sizes_that_the_policy_does_not_allow(world: World) -> None:

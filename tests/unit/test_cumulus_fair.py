@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from twisted.internet.task import Clock
 
 from cumulus.errors import S3Error
 from cumulus.fair import limits
@@ -12,6 +13,8 @@ from cumulus.fair.lane import BACK, LEAD_S, MOST_TURN, QUANTUM, Flow, Lane
 from cumulus.fair.limits import Buckets, Limiter, Limits, Seat
 from cumulus.fair.weights import Sharing, parse_weights
 from cumulus.http.limits import Throttle
+from cumulus.http.pace import IN, Pacer, Transfer
+from cumulus.http.settings import HttpSettings
 from cumulus.model import User
 
 ALICE = User(id="a" * 64, name="alice", groups=("lab", "ops"), weight=3)
@@ -204,3 +207,19 @@ def test_turns_are_long_for_one_alone_and_half_of_the_lead_for_several() -> None
     turns = [lane.turn(flow, 2 * MOST_TURN) for flow in flows]
     assert turns[0] == turns[1] == pytest.approx(BACK * LEAD_S * 200e6 / flows[0].cost, rel=0.1)
     assert turns[2] == MOST_TURN
+
+
+def test_a_transfer_goes_on_as_the_one_whose_it_was_found_to_be() -> None:
+    """Of a form that is known only in its body."""
+    pacer = Pacer(HttpSettings(sharing=Sharing("user")), Clock())
+    seat, flows = pacer.seat("192.0.2.1"), dict[int, Flow]()
+    seat.admit(None)
+    form = Transfer(pacer, IN, seat, flows)
+    other = Transfer(pacer, IN, pacer.seat("192.0.2.2"), {})
+    assert form.took(1000) == 0.0 and flows[IN].key == "address 192.0.2.1"
+    seat.admit(ALICE)
+    assert form.took(1000) == 0.0 and flows[IN].key == f"user {ALICE.id}"
+    assert len(pacer.lanes[IN]) == 2
+    for one in (form, other):
+        one.end()
+    assert len(pacer.lanes[IN]) == 0
