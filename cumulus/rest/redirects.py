@@ -22,9 +22,12 @@ LASTS_S: Final = 60
 
 def send_on(request: Request, balancer: Balancer) -> None:
     """Return if the request is to be served here. Raises `S3Error` TemporaryRedirect, or ServiceUnavailable
-    when this server only redirects and knows no server."""
+    when this server only redirects and knows no server, or was named by another one or a client."""
     call, domain = request.call, request.settings.domain
     if MARK.decode() in request.query:
+        if balancer.point:
+            message = "This server only sends requests on; it must not be among those to which others do."
+            raise S3Error("ServiceUnavailable", message, headers=[("Retry-After", "5")])
         return
     host = call.headers.get("host")
     bucket = host_bucket(host, domain)

@@ -206,7 +206,8 @@ class Pair:
         self.server = World(MemoryStore(), **settings)
         self.point = World(MemoryStore(), **settings)
         self.point.gateway.balancer = balancer("round-robin", (ONE,))
-        self.server.gateway.balancer = balancer("round-robin", (TWO, ONE))  # it would send on what it may
+        # it would send on what it may
+        self.server.gateway.balancer = balancer("round-robin", (TWO,), point=False)
 
     def close(self) -> None:
         """End both."""
@@ -469,6 +470,20 @@ def test_nobody_up_is_said(pair: Pair) -> None:
     assert reply.status == 503 and ("Retry-After", "1") in reply.headers
     pair.server.gateway.balancer = balancer("least-loaded", point=False)
     assert pair.server.ask("GET", "/box/k").code == "NoSuchKey"
+
+
+def test_a_point_serves_nothing_that_says_it_was_redirected(pair: Pair) -> None:
+    """Anybody can say so; where it is true, another server takes the point for one that serves."""
+    pair.point.gateway.balancer, own = None, pair.point.gateway.balancer
+    assert pair.point.ask("PUT", "/here").status == 200
+    pair.point.gateway.balancer = own
+    for method, path in (("PUT", "/box"), ("PUT", "/here/k"), ("GET", "/here/k"), ("DELETE", "/here")):
+        answer = pair.point.ask(
+            method, path, b"data" if path.endswith("k") else b"", query="x-cumulus-redirected"
+        )
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert "location" not in answer.headers
+    assert pair.point.index.bucket("here") is not None and pair.point.index.bucket("box") is None
 
 
 def test_web_pages_can_follow(pair: Pair) -> None:
