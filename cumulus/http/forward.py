@@ -419,7 +419,8 @@ class ForwardingRequest(S3Request):
         if self._passing is None:
             super().body_buffer(data, last)
             return
-        assert self._upload is not None
+        if self._upload is None:  # the reply has begun: the client is to wait with the rest
+            return
         pause = self._upload.took(len(data))
         if last:
             self._end_upload()

@@ -6,9 +6,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_floor import Floor, Stream, floor, request, until
@@ -17,6 +18,7 @@ from s3_tls import write_certificate
 from cumulus.auth import hop
 from cumulus.http import forward, upstream
 from cumulus.http.forward import RETRY_AFTER, Forwarder, ForwardingRequest
+from cumulus.http.settings import FIRST_BUFFER
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.http.trust import Trust
@@ -340,6 +342,29 @@ def test_a_limit_of_rate_holds_for_replies_of_one_piece(tmp_path: Path) -> None:
             assert time.monotonic() - began >= 1.2
             until(lambda: len(front.log_lines()) == 8)
             assert all(b'"bytes_out":200000,' in line for line in front.log_lines())
+
+
+def test_a_refusal_that_rests_for_a_limit_comes_whole_though_the_body_goes_on(tmp_path: Path) -> None:
+    """The proxy has passed the first buffer and waits for the next one when the server refuses."""
+    with floor() as server:
+        (tmp_path / "hosts").write_text(f"http://127.0.0.1:{server.port}\n")
+        with proxy(tmp_path / "hosts", total_rate=MIB) as front:
+            server.gateway.replies["/b/no"] = lambda _call: Reply(403, [], bytes(MIB))
+            server.gateway.start_hold.clear()
+            wire = front.connect()
+            wire.send(request("/b/no", "PUT", f"Content-Length: {64 * MIB}"), bytes(FIRST_BUFFER))
+
+            def at(what: Callable[[Any], bool]) -> bool:
+                requests = front.site._in_flight
+                return bool(front.call(lambda: [one for one in requests if one.intake and what(one)]))
+
+            until(lambda: at(lambda one: one.intake.received and not one.intake._held), "it is not passed")
+            server.gateway.start_hold.set()
+            until(lambda: at(lambda one: one._answering), "no reply has begun")
+            wire.send(bytes(MIB // 2))
+            answer = wire.answer()
+            assert (answer.status, len(answer.body)) == (403, MIB)
+            wire.close()
 
 
 @pytest.mark.parametrize("bad", ["a stranger's certificate", "silence"])
