@@ -33,7 +33,7 @@ from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
 from cumulus.heap import all_descriptors, connections_at_most, few_arenas
 from cumulus.http.control import Control, adopt, read_line
-from cumulus.http.listening import RestingPort, cannot_listen, listen_on
+from cumulus.http.listening import RestingPort, bind_to, cannot_listen, listen
 from cumulus.http.metrics import Sample
 from cumulus.http.renewal import Renewal
 from cumulus.http.settings import HttpSettings
@@ -333,13 +333,13 @@ class Server(Service):
                 await closed
         if self._s3 is not None and self._s3.running:
             await self._s3.stopService()
-        if self.page is not None:
-            await self.page.stop()
         if self._pool is not None:
+            self._pool.listener.close()  # when the workers' are closed too, nobody can connect
             await self._pool.stop(WORKER_END_S)
-            self._pool.listener.close()
             for fd in self._pool.fds.values():
                 os.close(fd)
+        if self.page is not None:
+            await self.page.stop()
         self._parts.hurry()
         await self._background.stop()
         await self._healing.stop()
@@ -377,10 +377,11 @@ async def make_server(config: Config, reactor: Any) -> Server:
     """All that `cumulus serve` runs, with the storage recovered. Raises `SectorError`."""
     from cumulus.web.resource import is_wanted, make_page
 
-    listener = listen_on(config.server.host, config.server.port)
+    listener = bind_to(config.server.host, config.server.port)  # clients wait for nothing: they are refused
     address, count = listener.getsockname()[:2], config.server.workers
     parts = await deferToThread(open_parts if count == 1 else open_head, config)
     try:
+        listen(listener)
         if count == 1:
             gateway = parts.gateway
             s3 = make_cumulus(

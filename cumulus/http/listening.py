@@ -82,16 +82,36 @@ class RestingPort(tcp.Port):
         super().connectionLost(reason)
 
 
-def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; "::" takes IPv4 too. Raises `PortInUse`, `LocalIO`."""
+def bind_to(host: str, port: int) -> socket.socket:
+    """A socket that has the port and refuses connections until `listen`; "::" takes IPv4 too. Raises
+    `PortInUse`, `LocalIO`."""
+    six = ":" in host
+    made = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
     try:
-        if ":" in host:
-            return socket.create_server(
-                (host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=host == "::"
-            )
-        return socket.create_server((host, port), backlog=BACKLOG)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if six:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+        made.bind((host, port))
+    except OSError as bad:
+        made.close()
+        raise cannot_listen(host, port, bad) from bad
+    return made
+
+
+def listen(bound: socket.socket) -> None:
+    """From now on clients are taken. Raises `PortInUse`: another one that is bound to the port came first."""
+    host, port = bound.getsockname()[:2]
+    try:
+        bound.listen(BACKLOG)
     except OSError as bad:
         raise cannot_listen(host, port, bad) from bad
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """Both. Raises `PortInUse`, `LocalIO`."""
+    made = bind_to(host, port)
+    listen(made)
+    return made
 
 
 def cannot_listen(host: str, port: int, bad: OSError) -> SectorError:

@@ -17,11 +17,15 @@ from pathlib import Path
 import pytest
 from running import running
 from s3_server import CUMULUS, LOGGED, Server, boto, cumulus, make, serving, started, wait_until
+from twisted.internet.defer import ensureDeferred, maybeDeferred
 from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 
-from cumulus.config import parse_config
-from cumulus.parts import open_head, open_parts
-from cumulus.service import listen_on, make_cumulus
+from cumulus import service
+from cumulus.config import Config, parse_config
+from cumulus.http.listening import bind_to, listen, listen_on
+from cumulus.parts import Parts, open_head, open_parts
+from cumulus.service import make_cumulus
 from sector.errors import BadConfig, LocalIO, PortInUse, SectorError
 from sector.ports import free_ports
 
@@ -102,6 +106,13 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def has_open(pid: int, name: str) -> bool:
+    """Whether the process has a file of that name."""
+    with contextlib.suppress(OSError):
+        return any(os.readlink(fd).endswith(name) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sighup_while_it_starts_ends_nothing(tmp_path: Path, workers: int) -> None:
     """As by `systemctl reload` while journals are replayed."""
@@ -110,13 +121,50 @@ def test_sighup_while_it_starts_ends_nothing(tmp_path: Path, workers: int) -> No
     key, secret = make(directory, LOGGED.replace("port = 0", f"port = {port}", 1))
     command = [CUMULUS, "serve", str(directory), "--log-format", "json", f"--workers={workers}"]
     with (directory / "serve.log").open("wb") as log, running(command, stdout=log, stderr=log) as process:
-        wait_until(lambda: listens(port), "it opens its port first", within_s=20, every_s=0.001)
+        opened = partial(has_open, process.pid, "/cumulus.db")
+        wait_until(opened, "it opens its database", within_s=20, every_s=0.001)
         process.send_signal(signal.SIGHUP)
         server = Server(directory, process, key, secret)
         server.wait()
         assert boto(server).list_buckets()["Buckets"] == []
         assert server.stop() == 0, server.log()
     assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_comes_while_it_starts_or_stops_is_refused(tmp_path: Path, workers: int) -> None:
+    """He may go to another server; what was under way ends well."""
+    directory = tmp_path / "D"
+    (port,) = free_ports(1)
+    settings = LOGGED.replace("port = 0", f"port = {port}", 1)
+    key, secret = make(directory, settings)
+    early: list[bool] = []
+
+    def look(_config: Config) -> Parts:
+        early.append(listens(port))
+        raise BadConfig("it has been looked at")
+
+    told: list[Failure] = []
+    config = parse_config(f"[server]\nport = {port}\nworkers = {workers}\n", "cumulus.toml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "open_parts" if workers == 1 else "open_head", look)
+        patch.setattr(service, "deferToThread", maybeDeferred)
+        ensureDeferred(service.make_server(config, MemoryReactorClock())).addErrback(told.append)
+    assert early == [False] and told[0].check(BadConfig)
+    with started(directory, key, secret, f"--workers={workers}") as server:
+        boto(server).create_bucket(Bucket="b-1")
+        s3 = boto(server, signature_version="s3v4")
+        url = s3.generate_presigned_url("put_object", {"Bucket": "b-1", "Key": "x"})
+        with socket.create_connection(("127.0.0.1", port), 10) as wire:
+            head = f"PUT {url.partition(str(port))[2]} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            wire.sendall(f"{head}Content-Length: 200000\r\n\r\n".encode() + bytes(100_000))
+            until(lambda: json.loads(server.admin("load"))["requests_in_flight"] == 1, "the request begins")
+            server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not listens(port), "nobody can connect any more", within_s=5)
+            assert server.process.poll() is None
+            wire.sendall(bytes(100_000))
+            assert b"200 OK" in wire.recv(4096)
+        assert server.process.wait(20) == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -160,6 +208,12 @@ def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
             PortInUse, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
         ):
             listen_on("127.0.0.1", port)
+    first = bind_to("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    with first, bind_to("127.0.0.1", port) as second:
+        listen(first)
+        with pytest.raises(PortInUse, match=f"cannot listen on 127.0.0.1 port {port}"):
+            listen(second)
     with pytest.raises(LocalIO, match=r"cannot listen on 192\.0\.2\.1 port 1"):
         listen_on("192.0.2.1", 1)
     with pytest.raises(LocalIO, match="not a host port 1: there is no such host"):
