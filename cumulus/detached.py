@@ -28,13 +28,13 @@ from cumulus.config import FILE, Config
 from cumulus.unix import ACCOUNT
 from sector.errors import BadConfig, Exists, LocalIO, NotFound, SectorError, from_wire
 
-READY_S: Final = 60.0
+TELL_S: Final = 60.0  # how often it says that the service still starts
 STOP_S: Final = 60.0
 _ERROR: Final = "X_CUMULUS_ERROR"  # beside READY of the protocol by which services tell that they are ready
 
 
 class NotReady(SectorError):
-    """The service ended, or was not ready in time."""
+    """The service ended before it was ready, or did not end in time."""
 
     code: ClassVar[str] = "not_ready"
 
@@ -75,8 +75,9 @@ def _locked(file: Path) -> int:
 
 
 def start(config: Config, options: list[str]) -> tuple[int, Path]:
-    """Start `cumulus serve` with `options` and return (its process, its log) when it is ready. Raises
-    `Exists` when one runs, what kept it from running, `NotReady`."""
+    """Start `cumulus serve` with `options` and return (its process, its log) when it is ready, however long
+    that takes: it may upgrade large tables. Raises `Exists` when one runs, what kept it from running,
+    `NotReady`."""
     pid_file, log_file = _files(config.path)
     lock = _locked(pid_file)
     if lock < 0:
@@ -89,7 +90,11 @@ def start(config: Config, options: list[str]) -> tuple[int, Path]:
                 os.ftruncate(lock, 0)  # nobody is to end the process that the service before this one was
                 process = _spawn(config, options, lock, log_file, f"{scratch}/ready")
                 os.pwrite(lock, f"{process.pid}\n".encode(), 0)
-                _wait(process, told, log_file)
+                try:
+                    _wait(process, told, log_file)
+                except KeyboardInterrupt:  # nobody waits for it any more
+                    process.terminate()
+                    raise
     finally:
         os.close(lock)
     return process.pid, log_file
@@ -125,8 +130,11 @@ def tell(error: SectorError) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], told: socket.socket, log_file: Path) -> None:
-    end = time.monotonic() + READY_S
-    while time.monotonic() < end:
+    began = tell_at = time.monotonic()
+    while True:
+        if (now := time.monotonic()) - tell_at >= TELL_S:
+            tell_at = now
+            click.echo(f"the service still starts after {now - began:.0f} s; see {log_file}", err=True)
         ended = process.poll() is not None  # before the last look at what it told
         try:
             lines = told.recv(1 << 18).decode().splitlines()
@@ -141,8 +149,6 @@ def _wait(process: subprocess.Popen[bytes], told: socket.socket, log_file: Path)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(STOP_S)
                 raise from_wire(**json.loads(line.partition("=")[2]))
-    process.terminate()
-    raise NotReady(f"the service was not ready in {READY_S:.0f} s", hint=f"see {log_file}")
 
 
 @click.command("stop")

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from cumulus_commands import Commands
 from running import running
 
-from cumulus import cli
+from cumulus import cli, detached
+from cumulus.config import load_config
 
 
 @pytest.fixture
@@ -99,6 +101,43 @@ def test_a_service_that_dies_at_its_start_names_the_log(
     error = run.refused("serve", str(run.dir), "--detach")
     assert (error["code"], error["message"]) == ("not_ready", "the service ended before it was ready")
     assert error["hint"] == f"see {run.dir / 'serve.log'}"
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, where: Path, seconds: float) -> None:
+    """The next service needs so long to be ready."""
+    (where / "sitecustomize.py").write_text(
+        "import os, socket, time\n"
+        f"time.sleep({seconds})\n"
+        "with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:\n"
+        "    told.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(where))
+
+
+def test_a_service_that_starts_slowly_is_waited_for(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As long as it lives, with a word now and then; who does not want to wait ends it."""
+    settings(run)
+    config = load_config(run.dir / "cumulus.toml")
+    monkeypatch.setattr(detached, "TELL_S", 0.4)
+    slow(monkeypatch, tmp_path, 1.5)
+    pid, log = detached.start(config, [])
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) > 1 and all(line.endswith(f"see {log}") for line in said)
+    assert "the service still starts" in said[0]
+    assert run.json("stop", str(run.dir)) == {"stopped": pid}
+
+    def interrupted(*_words: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    slow(monkeypatch, tmp_path, 60)
+    monkeypatch.setattr(detached.click, "echo", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        detached.start(config, [])
+    pid = int((run.dir / "serve.pid").read_text())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
 
 
 def test_a_file_of_a_service_that_is_gone_ends_nobody(run: Commands) -> None:
