@@ -21,7 +21,7 @@ from cumulus.http.metrics import Metrics, Sample
 from cumulus.http.pace import Pacer
 from cumulus.http.pool import Pool
 from cumulus.http.reply import HeadWriter
-from cumulus.http.request import S3Request
+from cumulus.http.request import REFUSED, S3Request
 from cumulus.http.settings import HttpSettings
 from cumulus.rest.call import Gateway
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = Logger()
 
 _REFUSERS: Final = 256  # connections beyond the most that are answered; the rest are closed unanswered
+_LEAVING: Final = 64  # connections that are made to end for others in one turn of the reactor
+_TELL_S: Final = 60.0  # a line of the log about them at most so often
 
 
 def _done(_outcome: Any) -> None:
@@ -69,6 +71,9 @@ class Site(ServerFactory):
         self.pacer = Pacer(settings, reactor, board)
         self.door = Door(board, self.now, settings.max_connections)
         self.channels: set[S3Channel] = set()
+        self._unproven: dict[S3Channel, None] = {}  # of these, in the order in which they came
+        self._leaving: set[S3Channel] = set()
+        self._told_full = -_TELL_S
         self.refusers: set[Refuser] = set()
         self.stopping = False
         self._in_flight: set[Any] = set()
@@ -106,13 +111,29 @@ class Site(ServerFactory):
 
     def buildProtocol(self, addr: Any) -> Protocol | None:
         """A channel, or, beyond the limits, a refusal, or nothing."""
-        if len(self.channels) < self.settings.max_connections and not self.stopping:
+        if not self.stopping:
             seat = self.pacer.seat(str(getattr(addr, "host", "")))
             if seat.take():
-                return S3Channel(self, seat)
+                if len(self.channels) < self.settings.max_connections or self._make_room():
+                    return S3Channel(self, seat)
+                seat.leave()
         self.metrics.plain["refused_total"] += 1
         most = min(_REFUSERS, max(8, self.settings.max_connections // 4))
         return Refuser(self) if len(self.refusers) < most else None
+
+    def _make_room(self) -> bool:
+        """End the oldest connection over which nobody has proved who he is and which waits for no answer
+        (decision 0296); whether there is one."""
+        idle = next((one for one in self._unproven if not one.requests), None)
+        if idle is None or len(self._leaving) >= _LEAVING:
+            return False
+        self.closed(idle)
+        self._leaving.add(idle)  # its descriptor goes with the next turn
+        idle.abort()
+        if self.now() - self._told_full >= _TELL_S:
+            self._told_full = self.now()
+            log.warn("all {most} connections are taken: silent ones end", most=self.settings.max_connections)
+        return True
 
     def _check_all(self) -> None:
         """While the process stood still (was stopped, or its machine, or its clock set) nobody waited."""
@@ -164,11 +185,14 @@ class Site(ServerFactory):
     def opened(self, channel: S3Channel) -> None:
         """A connection was made."""
         self.channels.add(channel)
+        self._unproven[channel] = None
         self.door.tell(len(self.channels))
 
     def closed(self, channel: S3Channel) -> None:
         """A connection is gone."""
         self.channels.discard(channel)
+        self._unproven.pop(channel, None)
+        self._leaving.discard(channel)
         self.door.tell(len(self.channels))
         if self._empty is not None and not self.channels and not self._empty.called:
             self._empty.callback(None)
@@ -187,7 +211,10 @@ class Site(ServerFactory):
         sent: int,
         user: str = "",
     ) -> None:
-        """It was answered, or its client is gone. `user` is the name of who signed it."""
+        """It was answered, or its client is gone. `user` is the name of who signed it; who that was of one
+        that is passed on its server knows."""
+        if user or (self.forwarder is not None and status < REFUSED):
+            self._unproven.pop(request.channel, None)
         self.metrics.of_user(user, received, sent)
         self._in_flight.discard(request)
         self.metrics.request(operation or "unknown", status, seconds)

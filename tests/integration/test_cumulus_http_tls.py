@@ -13,7 +13,7 @@ from s3_tls import write_certificate
 
 from cumulus.http import site
 from cumulus.http.tls import TlsFiles
-from cumulus.rest.call import Reply
+from cumulus.rest.call import Call, Reply
 
 
 @pytest.fixture
@@ -71,12 +71,19 @@ def test_idle_connections_do_not_hold_up_the_end(tls: TlsFiles) -> None:
         wire.close()
 
 
+def signed(call: Call) -> Reply:
+    """To somebody who is known: his connection is ended for nobody."""
+    call.notes["user"] = "alice"
+    return Reply(200, body=call.target.encode())
+
+
 def test_connections_that_are_too_many_to_be_answered_are_closed(
     tls: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each held a descriptor for as long as its client liked, and wrote a traceback into the log."""
     monkeypatch.setattr(site, "_REFUSERS", 0)
     with floor(tls=tls, max_connections=1) as running:
+        running.gateway.replies["/x"] = signed
         wire = connect(running)
         assert wire.send(request("/x")).answer().body == b"/x"
         readers = running.call(lambda: len(running.reactor.getReaders()))
