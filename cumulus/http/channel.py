@@ -219,6 +219,19 @@ class S3Channel(Protocol):
         """Send it."""
         self.transport.write(data)
 
+    def write_whole(self, data: bytes) -> None:
+        """Send a reply for which `Held.take` found room."""
+        self.transport.write(data)
+        if self._choked:
+            self.site.held.given(self)
+        else:
+            self.site.held.free(self)
+
+    @property
+    def taken(self) -> int:
+        """Bytes that the client has taken."""
+        return 0 if self._tcp is None else self._tcp.taken()
+
     def request_done(self) -> None:
         """It is answered and its body has been read: the next one begins, or the connection ends, as it does
         with the service where the reply had begun before."""
@@ -293,6 +306,7 @@ class S3Channel(Protocol):
     def resumeProducing(self) -> None:
         """It does again."""
         self._choked = False
+        self.site.held.free(self)
         if self._producer is not None:
             self._producer.resumeProducing()
         if not self.requests:

@@ -457,6 +457,11 @@ class S3Request:
             return
         self._answering = True
         self._end_upload()
+        begun = self._signs is not None and self._signs.begun
+        if not begun and not self.site.held.take(self.channel, len(ready.data)):
+            self.site.metrics.plain["refused_total"] += 1
+            close, ready = ready.reply.close, Ready(self._slow_down())
+            ready.reply.close = ready.reply.close or close
         channel, reply = self.channel, ready.reply
         self._word_for_nothing(reply)
         close = reply.close or not channel.persistent or self.site.stopping
@@ -465,7 +470,6 @@ class S3Request:
         self._status = reply.status
         now = self.site.now()
         self._turn_s = now - (self._body_at if self._body_done else now)
-        begun = self._signs is not None and self._signs.begun
         head = b"" if begun else self.site.heads.head(reply, self.call.id, ready.length, close=close)
         owed = self._seat.charge(self._owed) if self._owed and self._seat is not None else 0.0
         if ready.download is not None:
@@ -485,7 +489,7 @@ class S3Request:
         if self._lost:
             return
         self._bytes_out = len(data)
-        self.channel.write(head + data)
+        self.channel.write_whole(head + data)
         self._all_given()
 
     def _send_download(self, ready: Ready, download: Download) -> None:

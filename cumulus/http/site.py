@@ -17,6 +17,7 @@ from cumulus.http.access_log import AccessLog
 from cumulus.http.batches import Batches
 from cumulus.http.channel import Refuser, S3Channel
 from cumulus.http.door import Door
+from cumulus.http.held import Held
 from cumulus.http.metrics import Metrics, Sample
 from cumulus.http.pace import Pacer
 from cumulus.http.pool import Pool
@@ -73,6 +74,7 @@ class Site(ServerFactory):
         self.channels: set[S3Channel] = set()
         self._unproven: dict[S3Channel, None] = {}  # of these, in the order in which they came
         self._leaving: set[S3Channel] = set()
+        self.held = Held(self.now)
         self._told_full = -_TELL_S
         self.refusers: set[Refuser] = set()
         self.stopping = False
@@ -142,6 +144,7 @@ class Site(ServerFactory):
         self.door.tell(len(self.channels))
         for channel in list(self.channels):
             channel.check(now, passed)
+        self.held.look()
         if self.pacer.rested():
             self.pool.submit(give_back, _done)
 
@@ -193,6 +196,7 @@ class Site(ServerFactory):
         self.channels.discard(channel)
         self._unproven.pop(channel, None)
         self._leaving.discard(channel)
+        self.held.free(channel)
         self.door.tell(len(self.channels))
         if self._empty is not None and not self.channels and not self._empty.called:
             self._empty.callback(None)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from http_floor import Floor, Stream, Wire, client_tls, floor, request, until
 
+from cumulus.http import held
 from cumulus.http.access_log import AccessLog
 from cumulus.http.metrics import prometheus
 from cumulus.http.site import Site
@@ -118,6 +119,31 @@ def test_who_takes_no_replies_has_no_more_requests_begun(tmp_path: Path) -> None
         assert [len(wire.answer().body) for _ in range(count)] == [60_000] * count
         sender.join()
         wire.close()
+
+
+def test_replies_that_nobody_takes_have_a_bound_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes when it is reached is told to come again, and is served in place of those that take
+    nothing; the small ones always are."""
+    monkeypatch.setattr(held, "SLOW_S", 1.0)
+    with floor() as running:
+        running.site.held._most = 32 << 20
+        running.gateway.replies["/large"] = lambda call: Reply(200, [], bytes(8 << 20))
+        wires = [running.connect().send(request("/large")) for _ in range(12)]
+        until(lambda: running.call(lambda: running.site.metrics.plain["refused_total"]) == 8)
+        assert running.call(lambda: running.site.held.total) == 32 << 20
+        told = [wire for wire in wires if wire.sock.recv(15, socket.MSG_PEEK) == b"HTTP/1.1 503 Ser"[:15]]
+        assert len(told) == 8
+        for wire in told:
+            answer = wire.answer()
+            assert (answer.status, b"<Code>SlowDown</Code>" in answer.body) == (503, True)
+            assert wire.send(request("/small")).answer().body == b"/small"
+        later = told[0]
+        until(lambda: len(later.send(request("/large")).answer().body) == 8 << 20, "nobody makes room")
+        assert running.call(lambda: len(running.site.channels)) == 11, "one has made room"
+        for wire in wires:
+            wire.close()
+        until(lambda: running.call(lambda: not running.site.channels))
+        assert running.call(lambda: running.site.held.total) == 0
 
 
 # slow clients -------------------------------------------------------------------------------------------
