@@ -112,14 +112,21 @@ def lasting(sample: Sample) -> Sample:
     return msgspec.structs.replace(sample, plain=plain)
 
 
-def fewer_users(sample: Sample, most: int) -> Sample:
-    """The same with the first `most` users; what the others have counted is together, under OTHERS."""
-    named = [name for name in sample.users if name != OTHERS]
-    if len(named) <= most:
-        return sample
-    users = {name: sample.users[name] for name in named[:most]}
-    rest = [sample.users.get(OTHERS, (0, 0, 0)), *(sample.users[name] for name in named[most:])]
-    users[OTHERS] = (sum(one[0] for one in rest), sum(one[1] for one in rest), sum(one[2] for one in rest))
+def fewer_users(sample: Sample, most: int, names: dict[str, None] | None = None) -> Sample:
+    """The same with the first `most` users; what the others have counted is together, under OTHERS. `names`
+    keeps from sample to sample who the first were: a counter that moves would fall."""
+    names = {} if names is None else names
+    for name in sample.users:
+        if len(names) < most and name != OTHERS:
+            names[name] = None
+    users = {name: counted for name, counted in sample.users.items() if name in names}
+    rest = [counted for name, counted in sample.users.items() if name not in names]
+    if rest:
+        users[OTHERS] = (
+            sum(one[0] for one in rest),
+            sum(one[1] for one in rest),
+            sum(one[2] for one in rest),
+        )
     return msgspec.structs.replace(sample, users=users)
 
 

@@ -114,7 +114,7 @@ class Worker:
         elif "failed" in message:
             self._pool.one_failed(str(message["failed"]))
         elif "sample" in message and self._questions:
-            self._last = msgspec.convert(message["sample"], Sample, str_keys=True)
+            self._last = self._pool.named(msgspec.convert(message["sample"], Sample, str_keys=True))
             self._questions.pop(0).callback(self._last)
 
     def _lost(self, control: Control) -> None:
@@ -155,7 +155,7 @@ class Worker:
         last, self._last = self._last, None
         if last is not None:
             known = [self._before] if self._before is not None else []
-            self._before = fewer_users(total([*known, lasting(last)]), self._pool.metrics_users)
+            self._before = total([*known, lasting(last)])
 
     def counted(self) -> list[Sample]:
         """What the processes in this place have counted, the one that runs as it said last."""
@@ -228,8 +228,8 @@ class WorkerPool:
     """`count` processes of `command`, which find the listening socket and the control socket at the
     descriptors named here. `settings` is what each is told first (plain JSON), with what `more` gives when
     it is started. One that does not answer a question for `answer_s` is ended and replaced. They inherit
-    `fds` too (theirs -> ours); `gone(number)` is called when one has ended. Of users of processes that
-    have ended `metrics_users` keep counters of their own."""
+    `fds` too (theirs -> ours); `gone(number)` is called when one has ended. In all processes that ever run
+    `metrics_users` for each place have counters of their own."""
 
     def __init__(
         self,
@@ -244,7 +244,8 @@ class WorkerPool:
         metrics_users: int = 100,
         more: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self.metrics_users = metrics_users
+        self._most_users = count * metrics_users
+        self._users: dict[str, None] = {}  # who have counters of their own
         self.fds = dict(fds or {})
         self.gone = gone
         self.more = more
@@ -294,6 +295,10 @@ class WorkerPool:
         last) and those that do not answer now: who reads counters takes one that falls for a new one."""
         await self.samples()
         return [sample for worker in self.workers for sample in worker.counted()]
+
+    def named(self, sample: Sample) -> Sample:
+        """With counters of those users who have some of their own, whatever processes have ended since."""
+        return fewer_users(sample, self._most_users, self._users)
 
     def reload(self) -> None:
         """Tell all."""

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from cumulus.config import parse_config
 from cumulus.http.control import Control
-from cumulus.http.metrics import Metrics, Sample
+from cumulus.http.metrics import Metrics, Sample, total
 from cumulus.http.workers import WorkerPool
 from sector.errors import BadConfig
 
@@ -71,3 +72,25 @@ def test_the_counters_of_as_many_users_as_there_may_be_arrive() -> None:
     assert not lost and not getattr(head.transport, "disconnecting", False)
     found = msgspec.convert(heard[0]["sample"], Sample, str_keys=True)
     assert len(found.users) == most
+
+
+def test_no_counter_falls_when_workers_end_again_and_again() -> None:
+    """Each process has other users; who came first keep counters of their own, and how many is bounded."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pool = WorkerPool(Full(), ["none"], listener, {}, 2, metrics_users=3)
+    before: dict[str, tuple[int, int, int]] = {}
+    for turn in range(6):
+        for number, worker in enumerate(pool.workers):
+            metrics = Metrics(3)
+            for _ in range(2):
+                for name in range(5):
+                    metrics.of_user(f"{turn + number}-{name}", 10, 1)
+                worker._questions.append(Deferred())
+                said = msgspec.to_builtins(metrics.sample(), str_keys=True)
+                worker._heard({"sample": said})
+                now = total(sample for each in pool.workers for sample in each.counted()).users
+                assert all(a >= b for name in before for a, b in zip(now[name], before[name], strict=True))
+                before = now
+            worker._keep()
+    assert len(before) == 2 * 3 + 1
+    assert sum(count[0] for count in before.values()) == 6 * 2 * 2 * 5
