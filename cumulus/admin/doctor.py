@@ -28,6 +28,7 @@ from cumulus.backends.posix.store import PosixStore
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
+from cumulus.index.revision import HEAD
 from cumulus.model import Bucket, ObjectMeta, Versioning, key_of
 from cumulus.opening import COPIED, TAKE_OVER
 from cumulus.ops.find import NOT_THERE
@@ -44,6 +45,7 @@ _PAGE: Final = 1000
 _NAMES: Final = 100  # that are told
 _LOOK_S: Final = 30.0
 _FREE: Final = 0.05
+_OLDER: Final = "older ones are upgraded by the next cumulus serve; newer ones need a newer program"
 _LOST: Final = "restore a backup, or cumulus init DIR --new-database"
 _UNKNOWN: Final = (
     "cumulus bucket add NAME --owner U makes one again{}, then doctor --rebuild; or move it away"
@@ -83,7 +85,15 @@ def check_database(config: Config) -> Finding:
         return Finding("database", "failed", f"{path}: {bad}", _LOST if _is_lost(path, bad) else REACH)
     if answer != "ok":
         return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
-    return Finding("database", "ok", f"{path}, version {version}")
+    return _of_version(str(path), version)
+
+
+def _of_version(where: str, version: str) -> Finding:
+    """Other tables are not looked into: that would upgrade them, maybe under a service that runs."""
+    if version == HEAD:
+        return Finding("database", "ok", f"{where}, version {version}")
+    text = f"{where} has version {version} of the tables, this program {HEAD}"
+    return Finding("database", "warning" if version < HEAD else "failed", text, _OLDER)
 
 
 def _is_lost(path: Path, bad: sqlite3.Error) -> bool:
@@ -123,11 +133,11 @@ def _check_postgres(config: Config) -> Finding:
         return Finding("database", "failed", str(bad), hint)
     except psycopg.Error as bad:
         return Finding("database", "failed", str(failure(bad, target.where)), hint)
-    text = f"{target.where}, version {version}"
-    if unsafe:
-        text += f"; {' and '.join(name for (name,) in unsafe)} off"
+    found = _of_version(target.where, version)
+    if unsafe and found.state == "ok":
+        text = f"{found.text}; {' and '.join(name for (name,) in unsafe)} off"
         return Finding("database", "warning", text, "a power cut may damage the database: turn it on")
-    return Finding("database", "ok", text)
+    return found
 
 
 def check_secrets(config: Config) -> Finding:
@@ -339,7 +349,7 @@ def _failed(check: str, bad: Exception) -> Finding:
 def findings(config: Config, storage: Path | None) -> list[Finding]:
     """All checks, in order; `storage` is looked at instead of the settings' directory."""
     found = [Finding("settings", "ok", config.path), check_database(config), check_secrets(config)]
-    if storage is None and all(one.state != "failed" for one in found):
+    if storage is None and all(one.state != "failed" and one.hint != _OLDER for one in found):
         found += check_contents(config)
     found += check_certificates(config, time.time_ns())
     where = storage

@@ -117,6 +117,8 @@ def _is_meant(name: str, identity: Identity, ids: Mapping[str, str]) -> bool:
         return False
     kind, _, value = name.partition(":")
     if (id := ids.get(name)) is not None:
+        if not id:  # of a group that has none: it is nobody, not all others of that kind
+            return False
         return id in user.rights_of if kind == "group" else id == user.id
     return value in {"user": (user.name,), "group": user.groups, "id": (user.id,)}[kind]
 
@@ -180,7 +182,7 @@ def bind(policy: Policy, directory: Directory) -> dict[str, str]:
         else:
             user = directory.user(value)
             id = user.id if user is not None else None
-        if id is None:
+        if not id:  # a group that an older version has made may have none
             _refuse("", f"Invalid principal in policy: there is no {kind} {value[:128]}")
         found[name] = id
     return found

@@ -6,13 +6,14 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cumulus.index.api import Away, Directory, Index
 from cumulus.index.directory import DatabaseDirectory
+from cumulus.index.in_use import InUse
 from cumulus.index.readers import Readers, Reads
 from cumulus.index.revision import BUSY_MS, is_current
 from cumulus.index.sqlite import SqliteIndex, reserve_path
@@ -122,13 +123,27 @@ def make_index(
         return _make_postgres(url, keyring, directory, sync, clock, options or Options())
     scratch = tempfile.TemporaryDirectory(prefix="cumulus-") if url == "sqlite://" else None
     path = Path(scratch.name, "cumulus.db") if scratch else sqlite_path(url)
-    prepare(path)
-    if directory is None:
-        if keyring is None:
-            keyring = _scratch_keyring(scratch)
-        directory = _users(Readers(str(path), BUSY_MS), keyring)
-    index = SqliteIndex(path, directory, sync=sync and scratch is None, clock=clock, scratch=scratch)
+    with ExitStack() as stack:
+        in_use = _used(path)
+        stack.callback(in_use.close)
+        if directory is None:
+            if keyring is None:
+                keyring = _scratch_keyring(scratch)
+            directory = _users(Readers(str(path), BUSY_MS), keyring)
+        durable = sync and scratch is None
+        index = SqliteIndex(path, directory, sync=durable, clock=clock, scratch=scratch, in_use=in_use)
+        stack.pop_all()
     return index, directory
+
+
+def _used(path: Path) -> InUse:
+    """With the tables made or upgraded; from now on they stay as they are."""
+    in_use = InUse(path)
+    if is_current(path):
+        return in_use
+    in_use.close()
+    prepare(path)
+    return InUse(path)
 
 
 def _make_postgres(

@@ -13,11 +13,13 @@ from sqlalchemy.exc import DBAPIError
 
 from cumulus.index.api import Away, IndexFailure
 from cumulus.index.functions import FUNCTIONS
+from cumulus.index.in_use import alone
 from cumulus.index.revision import BUSY_MS, HEAD, PROGRAM
 from cumulus.index.tables import metadata, tables_of
 from cumulus.index.writer import failure
 from sector.revisions import UnknownRevision, create_private, make_tables, revision_of, upgrade
 
+_MIGRATIONS = Path(__file__).with_name("migrations")
 _ADMIN_LOCK = 0x43756D756C7574  # an advisory lock: "Cumulut"
 
 
@@ -60,7 +62,7 @@ def postgres_engine(connect: Callable[[], Any]) -> Engine:
 
 def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
     """Make or upgrade the tables; `path` is SQLite's file, `where` the database's name for people. Raises
-    `IndexFailure` (a newer program wrote it), `Away` (it cannot be opened)."""
+    `IndexFailure` (a newer program wrote it, or an older one uses it), `Away` (it cannot be opened)."""
     where = where or str(path)
     try:
         if path is not None:
@@ -70,7 +72,12 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
             fresh = current is None and not inspect(connection).get_table_names()
         if current == HEAD:
             return
-        with engine.begin() as connection:
+        with contextlib.ExitStack() as stack:
+            if current is not None:
+                _check_known(current)
+                if path is not None:
+                    stack.enter_context(alone(path))
+            connection = stack.enter_context(engine.begin())
             if fresh:
                 _create(connection)
                 return
@@ -81,7 +88,7 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
                 _back_up(path, current)
             if path is None and current is not None and current < HEAD:
                 _check_alone(connection, where)
-            upgrade(connection, Path(__file__).with_name("migrations"))
+            upgrade(connection, _MIGRATIONS)
     except UnknownRevision as bad:
         raise IndexFailure(f"{where}: was written by another version: {bad}") from None
     except DBAPIError as bad:
@@ -90,6 +97,12 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
         raise Away(f"{where}: {' '.join(str(bad.orig).split())}") from None
     except OSError as bad:
         raise Away(f"{where}: {bad.strerror}") from None
+
+
+def _check_known(revision: str) -> None:
+    """Before anything is copied, or said of others who use it. Raises `UnknownRevision`."""
+    if not any(one.name.startswith(f"v{revision}_") for one in (_MIGRATIONS / "versions").iterdir()):
+        raise UnknownRevision(f"its tables have revision {revision}")
 
 
 def _check_alone(connection: Any, where: str) -> None:

@@ -33,6 +33,7 @@ from cumulus.index.api import (
 )
 from cumulus.index.brief import AT_A_TIME, briefly
 from cumulus.index.cache import Fresh
+from cumulus.index.in_use import InUse
 from cumulus.index.ledger import Charge, Ledger
 from cumulus.index.readers import Readers, Run
 from cumulus.index.reading import RowReader, RowsIndex
@@ -75,7 +76,7 @@ def _frees(changes: Sequence[Change]) -> bool:
 
 class SqliteIndex(RowsIndex):
     """`path` has the tables already (`cumulus.index.schema.migrate`). `directory` tells users' groups.
-    `scratch` is removed when the index is closed."""
+    `scratch` is removed when the index is closed, and `in_use` let go."""
 
     together = True
 
@@ -87,8 +88,10 @@ class SqliteIndex(RowsIndex):
         sync: bool = True,
         clock: Callable[[], int] = time.time_ns,
         scratch: tempfile.TemporaryDirectory[str] | None = None,
+        in_use: InUse | None = None,
     ) -> None:
         self._directory = directory
+        self._in_use = in_use
         self._clock = clock
         self._scratch = scratch
         self._readers = Readers(str(path), BUSY_MS)
@@ -139,6 +142,8 @@ class SqliteIndex(RowsIndex):
             self._writer.close()
             self._readers.close()
             self._rows.close()
+            if self._in_use is not None:
+                self._in_use.close()
             if self._scratch is not None:
                 self._scratch.cleanup()
 

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +23,13 @@ from sqlalchemy import Engine, create_engine, inspect
 import cumulus.index.schema
 import sector.master.store
 import sector.security.store
-from cumulus.index.registry import make_index
+from cumulus.admin.doctor import findings
+from cumulus.config import parse_config
+from cumulus.index import in_use
+from cumulus.index.api import IndexFailure
+from cumulus.index.in_use import InUse, alone
+from cumulus.index.registry import make_admin, make_index
+from cumulus.index.revision import HEAD
 from cumulus.secrets import Keyring
 from sector.errors import BadConfig
 from sector.master.store import SqlStore
@@ -247,6 +254,100 @@ def test_what_an_older_master_left_open_to_others_is_closed(tmp_path: Path) -> N
     close()
 
 
+def version(path: Path) -> str:
+    """Of the tables in a file."""
+    with closing(sqlite3.connect(path)) as connection:
+        return str(connection.execute("SELECT version_num FROM alembic_version").fetchone()[0])
+
+
+def of_revision(path: Path, revision: str) -> None:
+    """A database of Cumulus as an older version left it."""
+    engine = create_engine(f"sqlite:///{path}")
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(KINDS["cumulus"].migrations))
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, revision)
+    engine.dispose()
+
+
+def test_tables_are_not_changed_under_a_service_that_uses_them(tmp_path: Path) -> None:
+    """By no command of a newer version, nor by a service; neither is there a copy. Looking at them changes
+    nothing either."""
+    path = tmp_path / "cumulus.db"
+    of_revision(path, "0004")
+    keyring = Keyring.create(tmp_path / "secret.key")
+    older = [InUse(path), InUse(path)]
+    for opened in (make_admin, make_index):
+        with pytest.raises(IndexFailure, match="a service of an older version uses it; stop it first"):
+            opened(f"sqlite:///{path}", keyring)
+    config = parse_config("", str(tmp_path / "cumulus.toml"))
+    for _ in range(2):
+        found = {one.check: one for one in findings(config, None)}
+        told = found["database"]
+        assert (told.state, "version 0004" in told.text) == ("warning", True) and told.hint
+        for one in older:
+            one.close()
+    assert version(path) == "0004" and not list(tmp_path.glob("*.bak"))
+    index, directory = make_index(f"sqlite:///{path}", keyring)
+    assert version(path) == HEAD and (tmp_path / "cumulus.db.0004.bak").exists()
+    with pytest.raises(IndexFailure, match="stop it first"), alone(path):
+        pass
+    make_admin(f"sqlite:///{path}", keyring).close()
+    index.close()
+    directory.close()
+    with alone(path):
+        pass
+    assert (tmp_path / "cumulus.db.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_who_changes_the_tables_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By others who would do it too, and for a while by who wants to use them."""
+    path = tmp_path / "cumulus.db"
+    path.touch()
+    done: list[bool] = []
+
+    def change() -> None:
+        with alone(path):
+            done.append(True)
+
+    with alone(path):
+        other = threading.Thread(target=change)
+        other.start()
+        monkeypatch.setattr(in_use, "BUSY_MS", 300)
+        with pytest.raises(IndexFailure, match="are being upgraded"):
+            InUse(path)
+        assert not done
+    other.join(10)
+    assert done
+
+
+def test_tables_of_a_newer_program_are_not_copied(tmp_path: Path) -> None:
+    """Each try to open them would leave one, over the last."""
+    path = tmp_path / "cumulus.db"
+    of_revision(path, "0005")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+    keyring = Keyring.create(tmp_path / "secret.key")
+    service = InUse(path)
+    with pytest.raises(IndexFailure, match="written by another version"):
+        make_admin(f"sqlite:///{path}", keyring)
+    service.close()
+    assert not list(tmp_path.glob("*.bak"))
+    config = parse_config("", str(tmp_path / "cumulus.toml"))
+    assert {one.state for one in findings(config, None) if one.check == "database"} == {"failed"}
+
+
+def test_a_database_on_a_disk_without_room_for_the_lock_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "cumulus.db"
+    path.touch()
+    (tmp_path / "cumulus.db.lock").mkdir()
+    InUse(path).close()
+    with pytest.raises(IsADirectoryError), alone(path):
+        pass
+
+
 def test_a_master_refuses_the_database_of_a_newer_program_and_lets_go_of_it(tmp_path: Path) -> None:
     master(tmp_path / "m.db")
     engine = create_engine(f"sqlite:///{tmp_path}/m.db")
@@ -264,7 +365,13 @@ def test_services_start_without_alembic(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import cumulus.service, sector.master.whole, sector.security.service
-from cumulus.index.registry import make_index
+from cumulus.admin.doctor import findings
+from cumulus.config import parse_config
+from cumulus.index import in_use
+from cumulus.index.api import IndexFailure
+from cumulus.index.in_use import InUse, alone
+from cumulus.index.registry import make_admin, make_index
+from cumulus.index.revision import HEAD
 from cumulus.secrets import Keyring
 make_index("sqlite:///{tmp_path}/c.db", Keyring.create(Path("{tmp_path}/key")))
 sys.exit("alembic" in sys.modules)

@@ -19,9 +19,11 @@ from s3_world import World
 from cumulus.auth.acl import granted
 from cumulus.auth.conditions import RequestContext, values_of
 from cumulus.auth.policy import bind, parse_policy, shown
+from cumulus.errors import S3Error
 from cumulus.index import schema
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import NoSuch
+from cumulus.index.registry import make_admin, make_index
 from cumulus.index.text_file import TextFile
 from cumulus.model import Acl, Bucket, Grant, Identity, User
 from cumulus.secrets import Keyring
@@ -286,3 +288,28 @@ def test_policies_and_groups_of_an_older_database_are_bound_when_it_is_upgraded(
     admin.join("lab", "bob")
     assert not granted(grant, Identity(user=admin.user("bob")), "READ")
     admin.close()
+
+
+def test_a_group_without_an_id_is_nobody(tmp_path: Path) -> None:
+    """As an older version makes them in newer tables: a policy that names one gave its rights to members of
+    all such groups."""
+    admin = make_admin(f"sqlite:///{tmp_path}/c.db", Keyring.create(tmp_path / "key"))
+    admin.add_user(User(id=BOB, name="bob"))
+    for name in ("lab", "ops"):
+        admin.add_group(name)
+    admin.join("ops", "bob")
+    with admin._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE groups SET id = ''")
+    admin.close()
+    index, users = make_index(f"sqlite:///{tmp_path}/c.db", Keyring(tmp_path / "key"))
+    allow = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::group/lab"}}
+    statement = allow | {"Action": "s3:*", "Resource": "arn:aws:s3:::b"}
+    policy = parse_policy(json.dumps({"Statement": statement}), "b")
+    with pytest.raises(S3Error, match="there is no group lab"):
+        bind(policy, users)
+    who, values = Identity(user=users.user(BOB)), values_of(CONTEXT, Identity(), None)
+    assert who.user is not None and who.user.rights_of == ("",)
+    assert policy.evaluate(who, "s3:ListBucket", "b", values, {"group:lab": ""}) == ""
+    assert policy.evaluate(who, "s3:ListBucket", "b", values, {"group:lab": "lab#1"}) == ""
+    index.close()
+    users.close()
