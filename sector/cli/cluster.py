@@ -173,7 +173,7 @@ class _Up:
         if began is not None:
             self.started.append(Process(name, child.pid, began))
         if wait:
-            ready.wait(child, cluster_run.START_S)
+            ready.wait_long(child)
         return child
 
     def _summary(self, now: dict[str, Process], slaves: list[str]) -> dict[str, object]:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import sector
 from sector import ports
+from sector.cli.render import say
 from sector.config import write_private
 from sector.errors import Busy, LocalIO, SectorError, TimedOut
 
@@ -127,6 +128,16 @@ class Readiness:
                     raise TimedOut(
                         f"{child.name} was not ready after {timeout_s:.0f} s", hint=f"see {child.log}"
                     )
+
+    def wait_long(self, child: Child) -> None:
+        """However long that takes, with a word each START_S: for one that serves at last, or ends. Raises the
+        error it ended with."""
+        while True:
+            try:
+                self.wait(child, START_S)
+                return
+            except TimedOut:
+                say(f"{child.name} still starts; see {child.log}")
 
     def _read(self) -> None:
         lines = self._socket.recv(4096).decode(errors="replace").splitlines()

@@ -377,6 +377,32 @@ class TestProcesses:
                 ready.wait(Child("late", self.spawn(children, tmp_path, "late"), log, size), 0.1)
         assert not Path(ready.path).exists()
 
+    def test_a_server_that_starts_slowly_is_waited_for_with_a_word_now_and_then(
+        self,
+        children: list[subprocess.Popen[bytes]],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(cluster_run, "START_S", 0.2)
+        log = tmp_path / "x.log"
+        log.touch()
+        with Readiness() as ready:
+            text = "import socket, os, time; time.sleep(0.7)\n"
+            text += "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+            text += f"s.sendto(b'READY=1\\nMAINPID=%d' % os.getpid(), {ready.path!r})\n"
+            slow = subprocess.Popen([sys.executable, "-c", f"{text}time.sleep(60)"])
+            children.append(slow)
+            ready.wait_long(Child("master", slow, log, 0))
+            said = capsys.readouterr().err.splitlines()
+            assert len(said) > 1 and set(said) == {f"master still starts; see {log}"}
+            bad = subprocess.Popen(
+                ["/bin/sh", "-c", f"sleep 0.5; echo 'sector: port in use' >> {log}; exit 1"]
+            )
+            children.append(bad)
+            with pytest.raises(errors.SectorError, match="bad did not start: port in use"):
+                ready.wait_long(Child("bad", bad, log, 0))
+
     def test_only_one_up_or_down_at_a_time(self, tmp_path: Path) -> None:
         with cluster_run.locked(tmp_path), pytest.raises(errors.Busy), cluster_run.locked(tmp_path):
             pass
