@@ -268,5 +268,6 @@ def test_what_root_makes_is_of_the_service(cloud: Commands, monkeypatch: pytest.
         told = run.refused(*words)
         assert f"belongs to {account}" in told["message"] and f"sudo -u {account} cumulus" in told["hint"]
     assert not (run.dir / "data").exists() and run.json("bucket", "list") == []
+    assert given.pop("db") == (theirs.st_uid, theirs.st_gid)  # cumulus.db.lock, which the service has to lock
     run("key", "add", "admin", "--secret-to", str(run.dir / "mine"))
     assert len(given) == 2  # a secret that was asked for is of who asked
