@@ -195,8 +195,8 @@ class MemoryStore(FileStore):
         with self._lock:
             self._reserve(size)
 
-    def _reserve(self, size: int) -> None:
-        if size > 0 and self._limit is not None and self._used + size > self._limit:
+    def _reserve(self, size: int, spare: int = 0) -> None:
+        if size > 0 and self._limit is not None and self._used + size > self._limit + spare:
             raise NoSpace(f"the store holds {self._used} of {self._limit} bytes, {size} more do not fit")
         self._used += size
 
@@ -205,21 +205,28 @@ class MemoryStore(FileStore):
         return self._stamp
 
     def publish(
-        self, bucket: str, name: str, body: bytes, meta: bytes, if_token: IfToken, counted: int = 0
+        self,
+        bucket: str,
+        name: str,
+        body: bytes,
+        meta: bytes,
+        if_token: IfToken,
+        counted: int = 0,
+        spare: int = 0,
     ) -> Entry:
-        """Put body and meta under the name in one step; `counted` of its bytes have been reserved before.
-        Raises as `ObjectStream.commit`."""
+        """Put body and meta under the name in one step; `counted` of its bytes have been reserved before, and
+        `spare` are given back soon. Raises as `ObjectStream.commit`."""
         with self._lock:
-            return self._publish(bucket, name, body, meta, if_token, counted)
+            return self._publish(bucket, name, body, meta, if_token, counted, spare)
 
     def _publish(
-        self, bucket: str, name: str, body: bytes, meta: bytes, if_token: IfToken, counted: int
+        self, bucket: str, name: str, body: bytes, meta: bytes, if_token: IfToken, counted: int, spare: int
     ) -> Entry:
         found = self._bucket(bucket)
         old = found.objects.get(name)
         check_token(name, old.entry.token if old else None, if_token)
         freed = counted + (len(old.body) if old else 0)
-        self._reserve(len(body) - freed)
+        self._reserve(len(body) - freed, spare)
         stamp = self._next_stamp()
         entry = Entry(
             name=name, size=len(body), mtime_ns=stamp, token=self._token(), stamp=stamp, meta=bytes(meta)
@@ -294,7 +301,7 @@ class MemoryStore(FileStore):
         with self._lock:
             body = b"".join(self._find(bucket, part).body for part in parts)
         check()
-        return self.publish(bucket, name, body, meta, if_token)
+        return self.publish(bucket, name, body, meta, if_token, spare=len(body))  # the parts go now
 
     # streams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
             fresh = current is None and not inspect(connection).get_table_names()
         if current == HEAD:
             return
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             if current is not None:
                 _check_known(current)
                 if path is not None:

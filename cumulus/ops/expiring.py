@@ -23,7 +23,7 @@ from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import delete_current, delete_together, delete_version, fits_together
 from cumulus.ops.failed import Failed
-from cumulus.ops.find import NOT_THERE, find_or_none, stored_names
+from cumulus.ops.find import NOT_THERE, Lost, find_or_none, stored_names
 from cumulus.ops.names import version_time
 from cumulus.ops.resting import RESTS, Resting
 from cumulus.ops.rows import meta_of
@@ -261,6 +261,8 @@ class Expiring:
             return self._expire(bucket, rules, step)
         except S3Error as error:
             return 0 if error.code in _OTHERS else error
+        except Lost:  # one of many perhaps, as after an older database was put back: the rest goes on
+            return 0
         except Exception as error:
             return error
 

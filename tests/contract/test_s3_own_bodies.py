@@ -350,3 +350,21 @@ def test_a_completion_whose_server_dies_before_the_index_knows_can_be_repeated(
 
 class Killed(BaseException):
     """Ends the process at this point."""
+
+
+def test_bodies_that_are_lost_do_not_hold_up_what_is_behind_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an older database was put back: rows of what has expired since stand side by side."""
+    rule = b"<Rule><Status>Enabled</Status><Filter/><Expiration><Days>1</Days></Expiration></Rule>"
+    document = b"<LifecycleConfiguration>" + rule + b"</LifecycleConfiguration>"
+    for number in range(25):
+        assert world.ask("PUT", f"/bkt/a{number:02}", b"x").status == 200
+    lose_bodies(world, monkeypatch)
+    assert world.ask("PUT", "/bkt/z", b"x").status == 200
+    assert world.ask("PUT", "/bkt", document, query={"lifecycle": ""}).status == 200
+    world.skew_ns = 3 * 86_400 * 10**9
+    Jobs(world.site, lifecycle).run()
+    world.skew_ns = 0
+    assert len(world.ask("GET", "/bkt").leaves("Key")) == 25
+    assert world.ask("GET", "/bkt/z").status == 404
