@@ -251,6 +251,16 @@ def _make(tx: Tx, paths: Sequence[str], owner: str, now: float) -> None:
         tx.put_entry(Entry(path, DIR, 0, tx.draw(), owner, DIR_MODE, now, ""))
 
 
+def _not_written(tx: Tx, paths: Sequence[str], now: float) -> None:
+    """Raises `LeaseHeld` if a name that is to become a directory is being written. Late leases go."""
+    leases = [lease for path in paths if (lease := tx.lease_on(path)) is not None]
+    for lease in leases:
+        if lease.expires > now:
+            raise LeaseHeld(f"{lease.path} is being written")
+    for lease in leases:
+        tx.drop_lease(lease.id)
+
+
 def _no_lease(tx: Tx, path: str, now: float) -> None:
     held = tx.leased_below(path, now)
     if held is not None:
@@ -266,14 +276,10 @@ def make_directory(tx: Tx, path: str, parents: bool, owner: str, now: float) -> 
         if parents and entry.is_dir:
             return
         raise Exists(f"{path} exists")
-    lease = tx.lease_on(path)
-    if lease is not None and lease.expires > now:
-        raise LeaseHeld(f"{path} is being written")
     missing = _missing(tx, path)
     if len(missing) > 1 and not parents:
         raise NotFound(f"{parent(path)} does not exist", hint="mkdir -p makes the directories above too")
-    if lease is not None:
-        tx.drop_lease(lease.id)
+    _not_written(tx, missing, now)
     _make(tx, missing, owner, now)
 
 
@@ -328,6 +334,7 @@ def open_write(tx: Tx, want: WriteRequest, now: float) -> Lease:
     missing = _missing(tx, parent(path))
     if missing and not want.parents:
         raise NotFound(f"{parent(path)} does not exist", hint="make the directory first: sector mkdir -p")
+    _not_written(tx, missing, now)
     if other is not None and other.id != lease_id:
         tx.drop_lease(other.id)
     _make(tx, missing, want.user, now)

@@ -207,6 +207,20 @@ def test_open_lease_holds_its_directory(space: Space) -> None:
         space.publish(lease)
 
 
+def test_a_name_that_is_written_becomes_no_directory_from_below(space: Space) -> None:
+    """Neither for a directory nor for a file below it, until the lease is over."""
+    lease = space.open("/a/big", parents=True)
+    with pytest.raises(errors.LeaseHeld, match="/a/big is being written"):
+        space.mkdir("/a/big/sub", parents=True)
+    with pytest.raises(errors.LeaseHeld, match="/a/big is being written"):
+        space.open("/a/big/x/f", parents=True)
+    space.publish(lease)
+    late = space.open("/a/late")
+    space.do(lambda tx: ns.make_directory(tx, "/a/late/sub", True, "u", late.expires))
+    with pytest.raises(errors.LeaseLost):
+        space.publish(late)
+
+
 def test_move_limits_the_length_of_paths(space: Space) -> None:
     deep = "/d" + "".join("/" + "x" * 250 for _ in range(15))
     space.mkdir(deep, parents=True)
