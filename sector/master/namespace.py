@@ -526,11 +526,14 @@ def replica_bad(tx: Tx, node: str, path: str, version: Version) -> bool:
 
 
 def replica_surplus(tx: Tx, node: str, path: str, version: Version, now: float) -> None:
-    """Have the node drop its replica of exactly this version, if it still has it."""
+    """Have the node drop its replica of exactly this version, if it still has it, by every name that it may
+    have there."""
     for found in tx.replicas(path):
         if found.node == node and found.version == version:
             tx.drop_replica(path, node)
             tx.discard(path, node, version, now)
+            if found.old_path:
+                tx.discard(found.old_path, node, found.old_version, now)
 
 
 def replica_needed(tx: Tx, node: str, path: str, version: Version, safe: Collection[str]) -> bool:

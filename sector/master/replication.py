@@ -504,14 +504,19 @@ class Replicator:
         return drops
 
     def _surplus(self, file: FileState, standing: Standing, now: float) -> list[DropCopy]:
-        """One replica too many, if all holders are up and have told what they hold."""
+        """One replica too many, if all holders are up and have told what they hold; none that its slave knows
+        by a former name: an order to drop it could not be taken back (`Errands._spare`)."""
         nodes = [self._node(name) for name in standing.good]
         sure = [n for n in nodes if n is not None and n.state == UP and n.reported]
         if len(standing.good) <= max(self._most(file), standing.wanted) or len(sure) < len(nodes):
             return []
         if now < self._settled_at or any(p == file.entry.path for p, _ in self._dropping):
             return []
-        name = placement.for_drop([n.candidate() for n in sure], path=file.entry.path)
+        moving = {row.node for row in file.replicas if row.old_path}
+        named = [n.candidate() for n in sure if n.id not in moving]
+        if not named:
+            return []
+        name = placement.for_drop(named, path=file.entry.path)
         return [DropCopy(file.entry.path, name, file.entry.version, f"{len(sure)} copies")]
 
     def _pause(self, path: str, now: float, avoid: str = "", begun: str = "") -> None:

@@ -221,6 +221,18 @@ def test_a_name_that_is_written_becomes_no_directory_from_below(space: Space) ->
         space.publish(late)
 
 
+def test_a_copy_that_is_dropped_goes_by_the_name_its_slave_knows_too(space: Space) -> None:
+    """A rename that was still to come is not sent any more, or is on its way."""
+    version = space.put("/d", node="s1")
+    space.do(lambda tx: ns.replica_arrived(tx, "s2", "/d", version, NOW))
+    space.do(lambda tx: ns.move(tx, "/d", "/e", False, NOW))
+    moved = space.do(lambda tx: tx.entry("/e")).version  # type: ignore[union-attr]
+    space.do(lambda tx: ns.replica_surplus(tx, "s2", "/e", moved, NOW))
+    assert space.do(lambda tx: tx.renames("s2", 9)) == []
+    trash = space.do(lambda tx: tx.trash("s2", 9))
+    assert [(t.path, t.version, t.surplus) for t in trash] == [("/d", version, True), ("/e", moved, True)]
+
+
 def test_move_limits_the_length_of_paths(space: Space) -> None:
     deep = "/d" + "".join("/" + "x" * 250 for _ in range(15))
     space.mkdir(deep, parents=True)

@@ -388,6 +388,20 @@ def test_older_versions_go_when_the_new_one_is_safe() -> None:
     assert len(world.drops) == 1
 
 
+def test_a_copy_that_its_slave_knows_by_a_former_name_is_not_surplus() -> None:
+    """Should the others be lost before it is removed, it is what can still be kept: under one name."""
+    world = World(distinct(4))
+    world.add("/f", "s0", "s1", "s2", "s3")
+    world.drops.clear()
+    moving = {n: Replica(n, V1, 0.0, False, "/old", V1) for n in ("s0", "s1", "s2", "s3")}
+    world.replicas["/f"] = dict(moving)
+    world.sleep(60)
+    assert not world.drops
+    world.replicas["/f"]["s2"] = Replica("s2", V1, 0.0)
+    world.sleep(30)
+    assert world.drops == [("/f", "s2")]
+
+
 def test_damaged_replica_is_dropped_then_replaced_but_never_the_last() -> None:
     world = World(distinct(3))
     world.add("/f", "s0", "s1", "s2")
