@@ -533,7 +533,7 @@ def security(config_file: str, log_format: str | None) -> None:
     type=click.FloatRange(0),
     default=300.0,
     show_default=True,
-    help="Serve after so many seconds even when a slave did not report.",
+    help="Serve after so many seconds and one report; the other slaves' reports are merged when they come.",
 )
 def master(config_file: str, log_format: str | None, rebuild: bool, rebuild_wait: float) -> None:
     """Run a master in the foreground.

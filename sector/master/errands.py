@@ -79,7 +79,8 @@ class Errands:
             return
         if not state.running:
             state.acked = mirror_serial
-        late = state.acked < self._hub.serial or state.stuck.due(self._hub.clock.seconds())
+        behind = state.acked < self._hub.serial and node_id not in self._hub.awaited
+        late = behind or state.stuck.due(self._hub.clock.seconds())
         if late and state.timer is None:
             self.poke(node_id)
 
@@ -217,7 +218,7 @@ class Errands:
         if trash:
             await self._drop(node_id, state, trash[:BATCH])
             return True
-        if state.acked < self._hub.serial and state.acked >= 0:
+        if 0 <= state.acked < self._hub.serial and node_id not in self._hub.awaited:
             return await self._send_mirror(node_id, state)
         return False
 

@@ -79,6 +79,9 @@ class Hub:
         self.vouched = 0
         """The mirror serial of the database as it was at the start, or at the end of a rebuild."""
         self._sent: dict[str, int] = {}
+        self.awaited: set[str] = set()
+        """Slaves that a rebuild ended without: the first report of each is merged by its rules. Until then it
+        gets no mirror, which would take the place of what it remembers."""
         self.state = STARTING
         self.tickets = 0
         self.refused: dict[str, Counts] = {}
@@ -187,6 +190,18 @@ class Hub:
             raise Busy(f"slave {slave_id} has not told yet what it remembers")
         self._sent[slave_id] = max(self._sent.get(slave_id, 0), serial)
         self.serial = max(self.serial, serial)
+
+    def has_come(self, slave_id: str) -> None:
+        """The rebuild waits no longer for a slave that it ended without. What is not as the namespace now has
+        it goes to an attic with the next full report: of that slave, and of all when nobody is awaited."""
+        if slave_id not in self.awaited:
+            return
+        self.awaited.discard(slave_id)
+        waits = ", ".join(sorted(self.awaited)) or "nobody"
+        log.info("slave {slave_id} is awaited no longer; still: {waits}", slave_id=slave_id, waits=waits)
+        for node in self.core.members.nodes.values():
+            if node.id == slave_id or not self.awaited:
+                node.reported, node.want_report = False, True
 
     def knows_all(self, slave_id: str, serial: int) -> bool:
         """Whether a slave whose mirror is of `serial` has it from this database. The serial as it is now

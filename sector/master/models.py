@@ -31,7 +31,8 @@ class Base(DeclarativeBase):
 
 
 class Setting(Base):
-    """Numbers of the database itself: epoch, counter (of versions), serial (of the mirror), rebuilding."""
+    """Numbers of the database itself: epoch, counter (of versions), serial (of the mirror), rebuilding, and a
+    row "awaited:ID" for each slave that a rebuild ended without."""
 
     __tablename__ = "setting"
 

@@ -3,13 +3,14 @@
 Pure rules over a `Tx`, like `namespace.py`. In normal service the namespace is right: newer or unknown
 content is adopted, older or deleted content is dropped to the slave's attic. What the namespace knows to be
 on the slave it removes by its own orders instead: nothing that users deleted or replaced while the slave was
-away takes room for ever. While a master rebuilds, the newest version wins whatever comes first, and nothing
-is dropped; full reports afterwards clean up.
+away takes room for ever. While a master rebuilds, and in the first report of a slave that a rebuild ended
+without (0300), the newest version wins whatever comes first, and nothing is dropped; full reports afterwards
+clean up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -245,9 +246,10 @@ def _remove_older(tx: Tx, dead: Tombstone) -> None:
     entry = tx.entry(dead.path)
     if entry is None or entry.version > dead.version:
         return
-    if not entry.is_dir or not tx.has_children(dead.path):
+    gone = not entry.is_dir or not tx.has_children(dead.path)
+    if gone:
         tx.forget_entry(dead.path)
-    tx.put_tombstone(dead.path, dead.version, dead.at, False)
+    tx.put_tombstone(dead.path, dead.version, dead.at, gone and entry.is_dir)
 
 
 def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
@@ -265,6 +267,13 @@ def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
             return
         _make_parents(tx, path, SYSTEM, now, True)
         tx.put_entry(Entry(path, DIR, 0, meta.version, meta.owner, meta.mode or DIR_MODE, meta.mtime, ""))
+
+
+def outrun(tx: Tx, things: Iterable[SliceMeta | Tombstone]) -> None:
+    """What is written or removed from now on is newer than all this. (While a master rebuilds, nothing is
+    written, and its end sees to it.)"""
+    newest = max((thing.version for thing in things if not _far(thing.version)), default=ZERO)
+    tx.advance(newest)
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def no_audit(who: str, what: str, detail: str) -> None:
 
 
 async def nobody() -> list[str]:
-    """An allow-list that is empty: a rebuild then lasts as long as it may wait."""
+    """An allow-list that is empty: a rebuild then lasts as long as it may wait, and nobody is awaited."""
     return []
 
 
@@ -150,6 +150,7 @@ class MasterService(MultiService):
             hub.epoch = tx.setting("epoch")
             hub.serial = hub.vouched = tx.setting("serial")
             hub.serial_base = tx.setting("serial_base")
+            hub.awaited = set(tx.awaited())
             return rebuilding
 
         rebuilding = await hub.store.write(run)
@@ -405,6 +406,7 @@ class MasterService(MultiService):
 
     async def _forget_node(self, node_id: str) -> None:
         await self.hub.store.write(lambda tx: tx.forget_node(node_id))
+        self.hub.has_come(node_id)
 
     def _peer_event(self, event: PeerEvent) -> None:
         if event.kind == "restarted":
@@ -484,6 +486,7 @@ class MasterService(MultiService):
             "tombstones": sums.tombstones,
             "deletions_waiting": sums.trash,
             "errands_stuck": sum(self.errands.stuck(name) for name in nodes),
+            "slaves_awaited": len(self.hub.awaited),
             "epoch": self.hub.epoch,
         }
         for more in self.more_counters:

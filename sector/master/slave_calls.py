@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from twisted.logger import Logger
 
@@ -114,7 +114,7 @@ class SlaveCalls:
     async def report(self, request: slave.Report, caller: Caller) -> slave.ReportReply:
         """One part of a full report."""
         node = self._hub.slave(caller, request.slave_id)
-        rebuild = self._hub.state == REBUILDING
+        rebuild = self._hub.state == REBUILDING or node.id in self._hub.awaited
         if self._remembers_more(node.id, request.mirror_serial):
             raise Conflict(
                 f"slave {node.id} remembers more than the master's database",
@@ -147,8 +147,11 @@ class SlaveCalls:
 
     async def _part(self, request: slave.Report, current: _Report, rebuild: bool) -> slave.ReportReply:
         node_id, number, now = request.slave_id, current.number, self._hub.wall()
+        beside = rebuild and self._hub.state != REBUILDING
 
         def merge(tx: SqlTx) -> tuple[slave.ReportReply, reconcile.Merged, int]:
+            if beside:
+                reconcile.outrun(tx, chain(request.files, request.tombstones, request.directories))
             reconcile.merge_tombstones(tx, request.tombstones, rebuild)
             if rebuild:
                 for directory in request.directories:
@@ -191,9 +194,12 @@ class SlaveCalls:
 
     async def _end(self, request: slave.Report, current: _Report) -> None:
         node_id = request.slave_id
-        gone = await self._hub.store.write(
-            lambda tx: reconcile.finish_report(tx, node_id, current.number, current.started)
-        )
+
+        def finish(tx: SqlTx) -> int:
+            tx.has_come(node_id)
+            return reconcile.finish_report(tx, node_id, current.number, current.started)
+
+        gone = await self._hub.store.write(finish)
         if self._reports.get(node_id) is current:
             del self._reports[node_id]
         log.info(
@@ -204,6 +210,9 @@ class SlaveCalls:
             gone=gone,
         )
         self._hub.feed(ReportEnded(node_id))
+        if node_id in self._hub.awaited:
+            self._hub.has_come(node_id)
+            self._errands.poke(node_id)
         self._on_reported(node_id, request.mirror_serial)
 
     def _ask_report(self, node: Node, pause_s: float) -> None:

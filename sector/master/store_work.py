@@ -4,7 +4,7 @@ mirror, and the end of a rebuild. `SqlTx` in `store_tx.py` builds on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import structs
@@ -135,6 +135,8 @@ def _free() -> ColumnElement[bool]:
 _FREE = _free()
 GET_SETTING = select(S.c.value).where(S.c.key == bindparam("name"))
 PUT_SETTING = replacing(S, ["key"])
+AWAITED = "awaited:"
+_AWAITED = and_(S.c.key >= AWAITED, S.c.key < "awaited;")
 
 
 class WorkTx:
@@ -352,8 +354,24 @@ class WorkTx:
         """The slave is no longer part of the cluster: nothing is there, nothing is to be done there."""
         self.connection.execute(delete(R).where(R.c.node == node))
         self.connection.execute(delete(X).where(X.c.node == node))
+        self.has_come(node)
 
     # rebuilding -------------------------------------------------------------------------------------
+    def await_slaves(self, nodes: Collection[str]) -> None:
+        """These, and no others, are slaves that a rebuild ended without."""
+        self.connection.execute(delete(S).where(_AWAITED))
+        for node in nodes:
+            self.set(AWAITED + node, 1)
+
+    def awaited(self) -> list[str]:
+        """Slaves that a rebuild ended without, and that have not reported since."""
+        keys = self.connection.execute(select(S.c.key).where(_AWAITED)).scalars()
+        return [key.removeprefix(AWAITED) for key in keys]
+
+    def has_come(self, node: str) -> None:
+        """The rebuild waits for this slave no longer."""
+        self.connection.execute(delete(S).where(S.c.key == AWAITED + node))
+
     def highest_epoch(self) -> int:
         """The highest epoch in any version."""
         epochs = (self.connection.execute(select(func.max(table.c.epoch))).scalar() for table in (E, T, R))
