@@ -78,7 +78,9 @@ class ReplicaRow(Base):
     counter: Mapped[int] = mapped_column(BigInteger)
     confirmed: Mapped[float] = mapped_column(Float, comment="seconds since 1970")
     bad: Mapped[bool] = mapped_column(Boolean)
-    seen: Mapped[int] = mapped_column(BigInteger, comment="number of the last report that named it")
+    seen: Mapped[int] = mapped_column(
+        BigInteger, comment="number of the last report that named it, or that was drawn last when it came"
+    )
     old_path: Mapped[str | None] = mapped_column(
         Text, comment="name the slave knows until it confirms a rename"
     )

@@ -54,10 +54,10 @@ class ReportTx(Tx, Protocol):
     def mark(self, node: str, path: str, number: int) -> None:
         """Mark one replica, by the entry's path or by the name its slave still knows, as seen."""
 
-    def unseen(self, node: str, number: int, before: float) -> int:
-        """Forget replicas of the node that report `number` did not name and that were confirmed before
-        that time; returns how many. Those with a rename to come stay: the slave may have them aside, and
-        tells when it is asked to rename what it does not have."""
+    def unseen(self, node: str, number: int, since: float, until: float) -> int:
+        """Forget replicas of the node that were there when report `number` began and that it did not name;
+        returns how many. Those stay that were confirmed between these times, and those with a rename to
+        come: the slave may have them aside, and tells when it is asked to rename what it does not have."""
 
 
 class Verdict(Enum):
@@ -173,7 +173,7 @@ def merge_file(
             return Verdict.CONTESTED
         _take(tx, node, path, meta, now, entry.copies, rebuild)
         return Verdict.NEWER
-    return _older(tx, node, entry, meta, now - grace_s, rebuild)
+    return _older(tx, node, entry, meta, now, grace_s, rebuild)
 
 
 def _contested(tx: Tx, node: str, entry: Entry, version: Version, here: Callable[[str], bool]) -> bool:
@@ -197,13 +197,15 @@ def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdi
     return Verdict.DOUBTED if bad else Verdict.KNOWN
 
 
-def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, since: float, rebuild: bool) -> Verdict:
+def _older(
+    tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float, grace_s: float, rebuild: bool
+) -> Verdict:
     row = next((r for r in tx.replicas(entry.path) if r.node == node), None)
     if rebuild:
         if row is None:
-            tx.put_replica(entry.path, Replica(node, meta.version, since))
+            tx.put_replica(entry.path, Replica(node, meta.version, now - grace_s))
         return Verdict.RECENT
-    if row is not None and row.version == entry.version and row.confirmed > since:
+    if row is not None and row.version == entry.version and abs(now - row.confirmed) < grace_s:
         return Verdict.RECENT
     if row is not None and row.version == meta.version and not row.bad and meta.version.epoch > 0:
         return Verdict.STALE
@@ -337,9 +339,10 @@ def judge_prepared(tx: ReportTx, node: str, number: int, lease: bytes, meta: Sli
 
 
 def finish_report(tx: ReportTx, node: str, number: int, started: float) -> int:
-    """The report is complete: what the master believed to be there and was not named is gone, unless it
-    came while the report was made. Returns how many replicas went."""
-    return tx.unseen(node, number, started - GRACE_S)
+    """The report is complete: what the master believed to be there and was not named is gone, unless it came
+    while the report was made (its number tells) or shortly before. A later time was noted while the clock was
+    ahead. Returns how many replicas went."""
+    return tx.unseen(node, number, started - GRACE_S, started)
 
 
 def adopt_found(

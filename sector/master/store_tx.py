@@ -70,7 +70,7 @@ GET_REPLICAS = select(R).join(E, E.c.id == R.c.entry_id).where(E.c.path == _PATH
 GET_LEASE = select(L).where(L.c.id == bindparam("lease_id"))
 GET_OPEN_LEASE = select(L).where(L.c.path == _PATH, L.c.state == OPEN)
 PUT_ENTRY = replacing(E, ["path"], keep=["id"])
-PUT_REPLICA = replacing(R, ["entry_id", "node"], keep=["seen"]).values(entry_id=_ID_OF_PATH)
+PUT_REPLICA = replacing(R, ["entry_id", "node"]).values(entry_id=_ID_OF_PATH)
 PUT_LEASE = replacing(L, ["id"])
 PUT_TOMBSTONE = _rising()
 CLEAR_TOMBSTONE = delete(T).where(
@@ -407,7 +407,7 @@ class SqlTx(WorkTx):
             "counter": replica.version.counter,
             "confirmed": replica.confirmed,
             "bad": replica.bad,
-            "seen": 0,
+            "seen": self.drawn(),
             "old_path": replica.old_path or None,
             "old_epoch": replica.old_version.epoch,
             "old_counter": replica.old_version.counter,
@@ -471,11 +471,10 @@ class SqlTx(WorkTx):
         for one in (R.c.entry_id == entry_id, R.c.old_path == path):  # either by its index
             self.connection.execute(update(R).where(R.c.node == node, one).values(seen=number))
 
-    def unseen(self, node: str, number: int, before: float) -> int:
+    def unseen(self, node: str, number: int, since: float, until: float) -> int:
+        lately = R.c.confirmed.between(since, until)
         gone = self.connection.execute(
-            delete(R).where(
-                R.c.node == node, R.c.seen != number, R.c.confirmed < before, R.c.old_path.is_(None)
-            )
+            delete(R).where(R.c.node == node, R.c.seen < number, ~lately, R.c.old_path.is_(None))
         )
         return gone.rowcount
 

@@ -145,6 +145,7 @@ class WorkTx:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._counter: int | None = None
+        self._drawn: int | None = None
         self._epoch = 0
         self._serial: int | None = None
 
@@ -170,6 +171,14 @@ class WorkTx:
             self._epoch = self.setting("epoch")
         self._counter += 1
         return Version(self._epoch, self._counter)
+
+    def drawn(self) -> int:
+        """The number that was drawn last."""
+        if self._counter is not None:
+            return self._counter
+        if self._drawn is None:
+            self._drawn = self.setting("counter")
+        return self._drawn
 
     def advance(self, version: Version) -> None:
         if self._counter is None:
@@ -223,7 +232,13 @@ class WorkTx:
                     R.c.epoch == version.epoch,
                     R.c.counter == version.counter,
                 )
-                .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter, confirmed=now)
+                .values(
+                    old_path=None,
+                    old_epoch=ZERO.epoch,
+                    old_counter=ZERO.counter,
+                    confirmed=now,
+                    seen=self.drawn(),
+                )
             )
 
     def stones_free(self) -> bool:

@@ -333,8 +333,8 @@ def test_report_confirms_marks_and_forgets(bench: Bench) -> None:
     rest = bench.write(lambda tx: tx.confirm("s1", 5, [metas[0], other]))
     assert rest == [other]
     bench.write(lambda tx: tx.mark("s1", "/b", 5))
-    assert bench.write(lambda tx: tx.unseen("s1", 5, 1.0)) == 0, "confirmed too lately"
-    assert bench.write(lambda tx: tx.unseen("s1", 5, 2.0)) == 1
+    assert bench.write(lambda tx: tx.unseen("s1", 5, 1.0, 9.0)) == 0, "confirmed too lately"
+    assert bench.write(lambda tx: tx.unseen("s1", 5, 2.0, 9.0)) == 1
     assert bench.read(lambda tx: tx.replicas("/c")) == []
     assert len(bench.read(lambda tx: tx.replicas("/b"))) == 1
 

@@ -197,3 +197,41 @@ def test_rebuild_always_makes_a_tree(items: list[tuple[str, str, str, int]]) -> 
         dead = max((c for kind, _, p, c in items if p == path and kind == "dead"), default=0)
         if not entry.is_dir:
             assert entry.version > Version(1, dead)
+
+
+def whole_report(space: Space, node: str, metas: list[SliceMeta], now: float) -> int:
+    """A report that names these; how many replicas went."""
+    number = space.do(lambda tx: tx.draw().counter)
+    space.do(lambda tx: reconcile.merge_part(tx, node, number, metas, now, False))
+    return space.do(lambda tx: reconcile.finish_report(tx, node, number, now))
+
+
+@pytest.mark.parametrize("ahead", [90.0, 3600.0, 400 * 86400.0])
+def test_a_report_takes_back_what_was_noted_while_the_clock_was_ahead(space: Space, ahead: float) -> None:
+    """What a slave no longer has, and what it has an older version of."""
+    first = space.put("/f")
+    second = space.publish(space.open("/f", now=NOW + ahead), now=NOW + ahead)
+    gone = space.publish(space.open("/g", now=NOW + ahead), now=NOW + ahead)
+    assert second < gone
+    old = SliceMeta("/f", first, 10, "u", 0o644, NOW, "d")
+    assert whole_report(space, "s1", [old], NOW) == 1
+    assert space.do(lambda tx: tx.replicas("/f")) == space.do(lambda tx: tx.replicas("/g")) == []
+
+
+@pytest.mark.parametrize("behind", [0.0, 3600.0])
+def test_what_comes_while_a_report_is_made_stays(space: Space, behind: float) -> None:
+    """Also if the clock is set back meanwhile: content that is published, copied, or renamed."""
+    space.put("/a")
+    space.do(lambda tx: ns.move(tx, "/a", "/b", False, NOW))
+    number = space.do(lambda tx: tx.draw().counter)
+    late = NOW + 1 - behind
+    renames = space.do(lambda tx: tx.renames("s1", 9))
+    space.do(lambda tx: tx.renames_done("s1", renames, late))
+    space.publish(space.open("/f"), now=late)
+    other = space.put("/g", node="s2")
+    space.do(lambda tx: ns.replica_arrived(tx, "s1", "/g", other, late))
+    assert space.do(lambda tx: reconcile.finish_report(tx, "s1", number, NOW)) == 0
+    rows = space.do(lambda tx: tx.replicas_of(["/b", "/f", "/g"]))
+    held = {path: [row.node for row in found] for path, found in rows.items()}
+    assert held == {"/b": ["s1"], "/f": ["s1"], "/g": ["s1", "s2"]}
+    assert whole_report(space, "s1", [], NOW + 90) == 3
