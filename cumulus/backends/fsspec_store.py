@@ -231,6 +231,9 @@ class FsspecStore(FileStore):
     def has_buckets(self) -> bool:
         return any(self._what(f"{path}/{INTERNAL}/bucket") for path, _ in self._ls(self._root or "/"))
 
+    def has_files(self, bucket: str, prefix: str = "") -> bool:
+        return any(self._walk(check_bucket(bucket), "", "", prefix))
+
     def _check(self, bucket: str) -> None:
         with asked(bucket):
             if not self._what(self.path(check_bucket(bucket), f"{INTERNAL}/bucket")):

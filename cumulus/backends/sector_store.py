@@ -186,6 +186,15 @@ class SectorStore(FileStore):
     def has_buckets(self) -> bool:
         return any(info.kind == "dir" for info in self._link.call(lambda client: below(client, ROOT), ROOT))
 
+    def has_files(self, bucket: str, prefix: str = "") -> bool:
+        async def work(client: CloudClient) -> bool:
+            try:
+                return bool(await files(client, bucket, "", prefix, 1))
+            except (errors.NotFound, errors.NotDirectory):
+                return False
+
+        return self._link.call(work, check_bucket(bucket))
+
     # names
 
     def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:

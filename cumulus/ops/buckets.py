@@ -48,16 +48,13 @@ def create(site: Site, name: str, acl: Acl, region: str, tags: dict[str, str] | 
 
 def _has_files(site: Site, name: str) -> bool:
     """Whether storage has objects under the name of a bucket that the index does not know: that is an older
-    one, which was restored, and they do not go to whoever makes the bucket first. (Where bodies have names of
-    their own some stay when their bucket goes; where a cloud knows the users, it protects what they have.)"""
+    one, which was restored, or a directory of others, and they do not go to whoever makes the bucket first.
+    (Where bodies have names of their own some stay when their bucket goes; where a cloud knows the users, it
+    protects what they have.)"""
     can = site.store.capabilities
     if not can.atomic_replace or can.users:
         return False
-    for prefix in ("", ODD, VERSIONS):
-        with suppress(Missing):
-            if site.store.names(name, prefix=prefix, limit=1):
-                return True
-    return False
+    return any(site.store.has_files(name, prefix) for prefix in ("", ODD, VERSIONS))
 
 
 def _refuse_taken(site: Site, name: str, owner: str) -> None:

@@ -275,6 +275,13 @@ class FileStore(ABC):
         is not made anew by itself, nor beside a backend that does not say."""
         return None
 
+    def has_files(self, bucket: str, prefix: str = "") -> bool:
+        """Whether there are names that begin with that, as `names` has them. A store that knows buckets by a
+        mark of its own looks without it: others may have put a directory there."""
+        with contextlib.suppress(Missing):
+            return bool(self.names(bucket, prefix=prefix, limit=1))
+        return False
+
     def check_bucket(self, bucket: str) -> None:  # noqa: B027 a backend need not know
         """Quickly, that the place of a bucket can be reached. Raises `NoBucket`, `Unavailable` if not."""
 

@@ -395,6 +395,28 @@ def test_a_bucket_elsewhere_is_refused(store: SectorStore) -> None:
         store.stat("b", ".cumulus/meta/x")
 
 
+@pytest.mark.parametrize("file", ["a", "deep/er/a"])
+def test_a_directory_that_users_of_sector_put_there_goes_to_nobody(store: SectorStore, file: str) -> None:
+    """It has never been a bucket. An empty one is anybody's, and so is what a removal has left."""
+    path = f"/s3/climate/{file}"
+    call(store, lambda client: client.mkdir(path.rpartition("/")[0], parents=True))
+    call(store, lambda client: client.mkdir("/s3/empty/dir", parents=True))
+    call(store, lambda client: client.write(path, b"theirs"))
+    world = World(store)
+    try:
+        for user in ("bob", "alice"):
+            refused = world.ask("PUT", "/climate", user=user)
+            assert (refused.status, refused.code) == (409, "BucketAlreadyExists")
+        assert [info.path for info in call(store, lambda client: client.ls("/s3/climate"))] == [
+            f"/s3/climate/{file.partition('/')[0]}"
+        ]
+        assert world.ask("PUT", "/empty").status == 200
+        assert world.ask("PUT", "/new").status == 200
+    finally:
+        world.gateway.close()
+        world.index.close()
+
+
 def test_boto3_over_sector(store: SectorStore) -> None:
     """Put, get, a range, list, multipart, delete through the S3 gateway; bodies are files in the cloud."""
     world = World(store)

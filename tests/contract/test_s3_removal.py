@@ -188,6 +188,23 @@ def test_what_an_older_database_does_not_know_goes_to_nobody(tmp_path: Path, key
     world.close()
 
 
+@pytest.mark.parametrize("kind", ["posix", "fsspec file"])
+@pytest.mark.parametrize("file", ["a", "deep/er/a"])
+def test_a_directory_that_others_put_there_goes_to_nobody(tmp_path: Path, kind: str, file: str) -> None:
+    """It has never been a bucket, and no mark of one is in it."""
+    world = World(STORES[kind](tmp_path))
+    root = tmp_path / ("store/data" if kind == "posix" else "fsspec")
+    (root / "climate" / file).parent.mkdir(parents=True)
+    (root / "climate" / file).write_bytes(b"theirs")
+    (root / "empty/dir").mkdir(parents=True)
+    for user in ("bob", "alice"):
+        refused = world.ask("PUT", "/climate", user=user)
+        assert (refused.status, refused.code) == (409, "BucketAlreadyExists")
+        assert world.ask("GET", "/climate", user=user).code == "NoSuchBucket"
+    assert world.ask("PUT", "/empty").status == 200
+    world.close()
+
+
 def forget(world: World, bucket: str) -> None:
     """As the database was before that was made."""
     world.index.sync()
