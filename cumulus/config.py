@@ -123,6 +123,10 @@ class Storage(Section, frozen=True, kw_only=True):
     etag: Annotated[
         Literal["md5", "opaque"], Meta(description='"opaque" saves hashing; some clients compare MD5 sums.')
     ] = "md5"
+    known_hosts: Annotated[
+        str,
+        Meta(description="SFTP: keys of servers, as ssh-keyscan writes them; empty = the account's."),
+    ] = ""
 
 
 class SectorSection(Section, frozen=True, kw_only=True):

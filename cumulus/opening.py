@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Literal
 
-from cumulus.backends.registry import make_sector, make_store
+from cumulus.backends.registry import make_fsspec, make_sector, make_store
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import (
@@ -184,8 +184,11 @@ def buckets_away(store: FileStore, buckets: Iterable[Bucket]) -> Iterator[tuple[
 def open_store(config: Config) -> FileStore:
     """The storage. Raises `BadConfig` for an unknown backend, `StorageError`."""
     try:
+        kind, _, argument = config.storage.backend.partition(":")
+        if kind == "fsspec" and config.storage.known_hosts:
+            return make_fsspec(argument, str(config.file(config.storage.known_hosts)))
         if config.sector.map_users:
-            return make_sector(config.storage.backend.partition(":")[2], config.sector.max_users)
+            return make_sector(argument, config.sector.max_users)
         return make_store(config.store_url, fsync=config.storage.fsync)
     except ValueError as bad:
         raise BadConfig(f"{config.path}: [storage] backend: {bad}") from None

@@ -16,6 +16,7 @@ from typing import Any, Final
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
+from cumulus.backends import fsspec_keys
 from cumulus.backends.fsspec_record import asked
 from cumulus.storage.api import Unavailable
 from cumulus.storage.names import without_secret
@@ -35,9 +36,10 @@ _ANSWERS: Final = (  # errors that the server itself has told
 _AGAIN: Final = ("info", "ls", "cat_file", "makedirs", "open")  # twice is as good as once
 
 
-def open_link(url: str, **options: Any) -> tuple[Any, type[AbstractFileSystem], str]:
-    """What has the methods of the file system, its class, and the path in it. Raises `ValueError` for a URL
-    of a kind that is unknown or not installed, `StorageError`."""
+def open_link(url: str, known_hosts: str = "", **options: Any) -> tuple[Any, type[AbstractFileSystem], str]:
+    """What has the methods of the file system, its class, and the path in it. `known_hosts`: the file with
+    keys of SFTP's servers, if not the account's. Raises `ValueError` for a URL of a kind that is unknown or
+    not installed, `StorageError`."""
 
     def make() -> tuple[AbstractFileSystem, str]:
         found = fsspec.core.url_to_fs(url, **options)
@@ -50,11 +52,14 @@ def open_link(url: str, **options: Any) -> tuple[Any, type[AbstractFileSystem], 
         kind = fsspec.get_filesystem_class(outer.partition("://")[0] if "://" in outer else "file")
     except (ImportError, ValueError) as error:
         raise ValueError(f"{shown}: {error}") from error
+    for inner in {part.partition("://")[0] for part in url.split("::")[1:]} & {"sftp", "ssh"}:
+        if _is_sftp(fsspec.get_filesystem_class(inner)):
+            options[inner] = {**fsspec_keys.options(ALONE[0], known_hosts), **options.get(inner, {})}
     alone = any(base.__module__ in ALONE for base in kind.__mro__)
     if alone:
         options = {"skip_instance_cache": True, **options}
     if alone and _is_sftp(kind):
-        options = {"timeout": ANSWER_S, **options}
+        options = {"timeout": ANSWER_S, **fsspec_keys.options(ALONE[0], known_hosts), **options}
     with asked(shown):
         system, path = make()
     return (Turns(lambda: make()[0], system, path) if alone else system), type(system), path

@@ -69,11 +69,12 @@ def check_driver(url: str) -> None:
 
 
 class FsspecStore(FileStore):
-    """`url` as fsspec takes it, with the store's root directory as path; `options` go to the file system.
-    Raises `ValueError` for a URL of a kind that is unknown or not installed, `StorageError`."""
+    """`url` as fsspec takes it, with the store's root directory as path; `known_hosts` as in `open_link`,
+    `options` go to the file system. Raises `ValueError` for a URL of a kind that is unknown or not installed,
+    `StorageError`."""
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self.fs, kind, root = open_link(url, **options)
+    def __init__(self, url: str, known_hosts: str = "", **options: Any) -> None:
+        self.fs, kind, root = open_link(url, known_hosts, **options)
         self._root = root.rstrip("/")
         self._local = issubclass(kind, LocalFileSystem)
         self.capabilities = Capabilities(

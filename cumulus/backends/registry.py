@@ -63,10 +63,16 @@ def _check_fsspec(argument: str) -> None:
 
 
 def _fsspec(argument: str, *, fsync: bool) -> FileStore:
+    return make_fsspec(argument)
+
+
+def make_fsspec(argument: str, known_hosts: str = "") -> FileStore:
+    """Storage below fsspec; `known_hosts`: the file with keys of SFTP's servers, if not the account's. Raises
+    `ValueError`, `StorageError`."""
     _check_fsspec(argument)
     from cumulus.backends.fsspec_store import FsspecStore
 
-    return FsspecStore(argument)
+    return FsspecStore(argument, known_hosts)
 
 
 def _sector(argument: str, *, fsync: bool) -> FileStore:
