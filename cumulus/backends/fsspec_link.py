@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import fsspec
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from cumulus.backends import fsspec_keys
 from cumulus.backends.fsspec_record import asked
@@ -83,6 +83,19 @@ def _settle(system: AbstractFileSystem) -> None:
         channel().settimeout(ANSWER_S)
 
 
+def let_go(file: Any) -> None:
+    """Close a file that is of no use; drivers that collect what they send send no more, where they can."""
+    if isinstance(file, _File):
+        file.let_go()
+        return
+    if isinstance(file, AbstractBufferedFile) and not file.closed:
+        with contextlib.suppress(Exception):
+            file.discard()
+        file.forced = True  # all that there is was sent
+    with contextlib.suppress(Exception):  # it tries once more what has failed
+        file.close()
+
+
 class _Talk:
     """One connection, and who has it."""
 
@@ -106,6 +119,10 @@ class _File:
     def close(self) -> None:
         with self._alone():
             self._file.close()
+
+    def let_go(self) -> None:
+        with contextlib.suppress(Unavailable), self._alone():
+            let_go(self._file)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from cumulus.backends.fsspec_link import let_go
 from cumulus.backends.fsspec_record import Footer, asked
 from cumulus.storage.api import INTERNAL, PIECE, Entry, IfToken, StorageError, WriteStream
 from cumulus.storage.names import check_name
@@ -55,10 +57,12 @@ class Writer(WriteStream):
         body, since drivers cut nothing off."""
         if self._whole:
             former, (self.draft, self.file) = self.draft, self._begun()
-            with asked(self.draft):
-                for start in range(0, self.size, PIECE):
-                    self.file.write(self._store.read(former, start, min(start + PIECE, self.size)))
-                self._store.fs.rm_file(former)
+            try:
+                with asked(self.draft):
+                    for start in range(0, self.size, PIECE):
+                        self.file.write(self._store.read(former, start, min(start + PIECE, self.size)))
+            finally:
+                self._remove(former)
         self._store.finish(self.opened(), footer)
         self._whole = True
 
@@ -66,9 +70,9 @@ class Writer(WriteStream):
         if self.file is None:
             return
         file, self.file = self.file, None
-        try:
-            with asked(self.draft):
-                file.close()
-                self._store.fs.rm_file(self.draft)
-        except StorageError:
-            return  # a draft that stays is swept later
+        let_go(file)
+        self._remove(self.draft)
+
+    def _remove(self, draft: str) -> None:
+        with contextlib.suppress(Exception):  # one that stays is swept later
+            self._store.fs.rm_file(draft)
