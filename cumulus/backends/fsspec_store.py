@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import fsspec
@@ -534,6 +534,9 @@ class FsspecStore(FileStore):
 
     # upkeep
     def sweep(self, older_than_s: float) -> int:
+        return self.sweep_gently(older_than_s, lambda: False)
+
+    def sweep_gently(self, older_than_s: float, rest: Callable[[], bool]) -> int:
         """What others have put there stays, and keeps nothing else; so does a draft that is still written: it
         is as old as its upload, which may take days, and its file is as young as the last bytes."""
         before = time.time_ns() - int(older_than_s * 1e9)
@@ -551,6 +554,8 @@ class FsspecStore(FileStore):
                         with asked(draft), contextlib.suppress(FileNotFoundError):
                             self._remove_file(draft)
                             count += 1
+                        if rest():
+                            return count
             except StorageError as error:
                 failed = failed or error
         if failed is not None:

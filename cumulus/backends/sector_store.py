@@ -428,6 +428,9 @@ class SectorStore(FileStore):
     # upkeep
 
     def sweep(self, older_than_s: float) -> int:
+        return self.sweep_gently(older_than_s, lambda: False)
+
+    def sweep_gently(self, older_than_s: float, rest: Callable[[], bool]) -> int:
         """Sidecars whose body has been replaced or removed. Of some that cannot be read now nothing is
         said."""
         count, unread = 0, 0
@@ -446,6 +449,10 @@ class SectorStore(FileStore):
                         unread += 1
                         if unread > _UNREAD:
                             raise
+                    if rest():
+                        return count
+                if rest():
+                    return count
         return count
 
     def _sweep_one(self, bucket: str, info: FileInfo) -> int:

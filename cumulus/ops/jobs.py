@@ -140,8 +140,8 @@ class Jobs:
         if self._is_due("sweep", self.sweep_s):
             stale_s = STALE_S if self._is_settled() else NEVER_S
             with failed.noted():
-                done.swept += self.site.store.sweep(stale_s)
-            self._each(failed, lambda bucket: self._sweep(bucket, done, stale_s))
+                done.swept += self.site.store.sweep_gently(stale_s, resting.rest)
+            self._each(failed, lambda bucket: self._sweep(bucket, done, stale_s, resting))
             self._each(failed, lambda bucket: forget_versions(self.site, bucket, done, resting))
         failed.check()
         return done
@@ -216,11 +216,11 @@ class Jobs:
             with failed.noted(), contextlib.suppress(NoSuch):  # it went meanwhile
                 work(bucket)
 
-    def _sweep(self, bucket: Bucket, done: Done, stale_s: float) -> None:
+    def _sweep(self, bucket: Bucket, done: Done, stale_s: float, resting: Resting) -> None:
         if bucket.name not in self._asked and not self.site.atomic:
-            note_doubt(self.site, bucket, self._began_ns)
+            note_doubt(self.site, bucket, self._began_ns, resting)
             self._asked.add(bucket.name)
-        done.swept += sweep(self.site, bucket, stale_s)
+        done.swept += sweep(self.site, bucket, stale_s, resting)
 
     def expire(self, bucket: Bucket, done: Done, resting: Resting) -> None:
         """Carry out a bucket's lifecycle rules, and tell what has gone by them."""

@@ -21,6 +21,7 @@ from cumulus.ops.rows import meta_of
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
 
 if TYPE_CHECKING:
+    from cumulus.ops.resting import Resting
     from cumulus.ops.site import Site
 
 _SECOND: Final = 1_000_000_000
@@ -72,9 +73,10 @@ def note(store: FileStore, bucket: str, bodies: _Bodies) -> None:
         stream.close()
 
 
-def clear(site: Site, bucket: Bucket) -> tuple[int, set[str]]:
-    """Remove those whose readers have had their time; how many, and the names of the others. One that a row
-    names stays (the database is from a backup). Raises `StorageError`."""
+def clear(site: Site, bucket: Bucket, resting: Resting | None = None) -> tuple[int, set[str]]:
+    """Remove those whose readers have had their time; how many, and the names of the others (some of them
+    when the process ends). One that a row names stays (the database is from a backup). Raises
+    `StorageError`."""
     count, waiting, now = 0, set[str](), site.clock()
     for one in notes(site.store, bucket.name):
         bodies = _read(site.store, bucket.name, one)
@@ -82,6 +84,8 @@ def clear(site: Site, bucket: Bucket) -> tuple[int, set[str]]:
         for name, _ in bodies:
             if name not in left:
                 count += _remove(site, bucket, name)
+                if resting is not None and resting.rest():
+                    return count, waiting
         waiting |= left
         if not left:
             site.remove(bucket.name, one)

@@ -20,11 +20,13 @@ from cumulus.model import Bucket
 from cumulus.ops.failed import Failed
 from cumulus.ops.left import clear, discarded, is_named
 from cumulus.ops.names import BODIES, DOUBT, PARTS, slots_name
+from cumulus.ops.resting import Resting
 from cumulus.ops.rows import meta_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, FileStore, Missing
 
-PAGE: Final = 1000
+PAGE: Final = 50  # bodies that are asked for one by one, and a rest after them
+MANY: Final = 1000
 SECOND: Final = 1_000_000_000
 FAILURES: Final = 20  # of storage, one after another, that may pass
 _log: Final = logging.getLogger(__name__)
@@ -32,15 +34,15 @@ Stretch = tuple[int, int]  # from, until, in ns
 _stretches: Final = msgspec.json.Decoder(list[Stretch])
 
 
-def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
+def sweep(site: Site, bucket: Bucket, stale_s: float, resting: Resting | None = None) -> int:
     """Remove leftovers that are older than that; how many. A body may have been replaced just now, however
     old it is: it stays for its readers (`Site.discard`), and counts now. What was in doubt is so no longer
     where nothing is left of it (another server had just removed it)."""
     doubt, failed = doubts(site.store, bucket.name), Failed(FAILURES)
     left: set[Stretch] = set()
-    count, waiting = _clear_left(site, bucket)
+    count, waiting = _clear_left(site, bucket, resting)
     for prefix, needed in ((PARTS, _part_needed), (BODIES, is_named)):
-        for entry in _entries(site, bucket, prefix):
+        for entry in _entries(site, bucket, prefix, resting):
             if site.stopping:
                 return count
             if entry.name in waiting:
@@ -57,22 +59,30 @@ def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
                 with failed.noted():
                     site.remove(bucket.name, entry.name)
                     count += 1
-    if left and len(left) < len(doubt):
-        _write(site.store, bucket.name, [one for one in doubt if one in left])
-    elif doubt and not left:
-        site.remove(bucket.name, DOUBT)
+            if resting is not None and resting.rest():
+                return count
+    if site.stopping:
+        return count
+    if over := set(doubt) - left:
+        if still := [one for one in doubts(site.store, bucket.name) if one not in over]:
+            _write(site.store, bucket.name, still)
+        else:
+            site.remove(bucket.name, DOUBT)
     failed.check()
     return count
 
 
-def _clear_left(site: Site, bucket: Bucket) -> tuple[int, set[str]]:
-    return (0, set()) if site.atomic else clear(site, bucket)
+def _clear_left(site: Site, bucket: Bucket, resting: Resting | None) -> tuple[int, set[str]]:
+    return (0, set()) if site.atomic else clear(site, bucket, resting)
 
 
-def _entries(site: Site, bucket: Bucket, prefix: str) -> Iterator[Entry]:
+def _entries(site: Site, bucket: Bucket, prefix: str, resting: Resting | None) -> Iterator[Entry]:
+    """With rests; fewer when the process ends."""
     with contextlib.suppress(Missing):
-        for entries in site.store.entries(bucket.name, prefix, PAGE):
+        for entries in site.store.entries(bucket.name, prefix, MANY if site.atomic else PAGE):
             yield from entries
+            if resting is not None and resting.rest():
+                return
 
 
 def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
@@ -96,14 +106,14 @@ def doubts(store: FileStore, bucket: str) -> list[Stretch]:
         stream.close()
 
 
-def note_doubt(site: Site, bucket: Bucket, began_ns: int) -> None:
+def note_doubt(site: Site, bucket: Bucket, began_ns: int, resting: Resting | None = None) -> None:
     """Look for bodies from before `began_ns` that no row names, newer than all rows and the bodies that those
     name (of a changed record the body is new, and its object's time old); note that there are some. Raises
     `StorageError`."""
     known = doubts(site.store, bucket.name)
     left = newest = -1  # of bodies that no row names, and of those that one does
     waiting = discarded(site.store, bucket.name)
-    for entry in _entries(site, bucket, BODIES):
+    for entry in _entries(site, bucket, BODIES, resting):
         if entry.mtime_ns >= began_ns or entry.name in waiting or _within(entry, known):
             continue
         if is_named(site, bucket, entry):
@@ -111,7 +121,9 @@ def note_doubt(site: Site, bucket: Bucket, began_ns: int) -> None:
         else:
             left = max(left, entry.mtime_ns)
     if left > newest:
-        newest = max(newest, _newest(site, bucket, began_ns))
+        newest = max(newest, _newest(site, bucket, began_ns, resting))
+    if site.stopping:  # not all of it was looked at
+        return
     if left > newest:
         _log.error(
             "bucket %(bucket)s: bodies that are newer than all that the database knows are kept; if it "
@@ -121,12 +133,13 @@ def note_doubt(site: Site, bucket: Bucket, began_ns: int) -> None:
         _write(site.store, bucket.name, [*known, (newest + 1, began_ns)])
 
 
-def _newest(site: Site, bucket: Bucket, before_ns: int) -> int:
+def _newest(site: Site, bucket: Bucket, before_ns: int, resting: Resting | None) -> int:
     newest, after, version, more = 0, "", "", True
     while more:
-        page = site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
+        page = site.index.page_versions(bucket.name, after=after, after_version=version, limit=MANY)
         newest = max([newest, *(row.modified_ns for row in page.rows if row.modified_ns < before_ns)])
         after, version, more = page.next, page.next_version, page.truncated
+        more = more and not (resting is not None and resting.rest())
     return newest
 
 

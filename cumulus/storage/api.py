@@ -480,6 +480,11 @@ class FileStore(ABC):
     def sweep(self, older_than_s: float) -> int:
         """Remove what broken writes left that is older than this; how many."""
 
+    def sweep_gently(self, older_than_s: float, rest: Callable[[], bool]) -> int:
+        """The same, while `rest` is called every few requests to what is below: others have their turn then.
+        It ends when that returns True. Here without rests."""
+        return self.sweep(older_than_s)
+
     @abstractmethod
     def recover(self) -> Iterator[tuple[str, Entry]]:
         """Called once at start, before anything else: finish or undo what a crash interrupted. Yields

@@ -175,6 +175,21 @@ def test_one_record_that_is_lost_keeps_nothing_else(store: SectorStore, cluster:
     other.close()
 
 
+def test_records_without_an_object_are_swept_one_by_one(store: SectorStore) -> None:
+    """Each is several requests: others have their turn after it, and the end of a process waits for one."""
+    put(store, "a", b"body", b"meta")
+    beside = sidecar_of(store, "a")
+    record = call(store, lambda client: client.read(beside))
+    former = beside.rpartition(".")[0]  # as of versions from before
+    for number in range(5):
+        call(store, lambda client, path=f"{former}.{number}": client.write(path, record))
+    rests: list[int] = []
+    assert store.sweep_gently(-5, lambda: rests.append(1) or len(rests) == 2) == 2
+    assert len(sidecars(store)) == 4
+    assert store.sweep(-5) == 3
+    assert len(sidecars(store)) == 1
+
+
 def test_an_object_whose_record_is_lost_can_be_replaced_and_removed(
     store: SectorStore, cluster: Cluster
 ) -> None:
