@@ -28,7 +28,7 @@ from cumulus.backends.fsspec_link import open_link
 from cumulus.backends.fsspec_local import TAIL, opened, sync_above
 from cumulus.backends.fsspec_reader import Reader
 from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, plain_entry, whole_entry
-from cumulus.backends.fsspec_writer import Writer
+from cumulus.backends.fsspec_writer import BLOCK, Writer, block_of
 from cumulus.storage.api import (
     INTERNAL,
     BadName,
@@ -76,6 +76,7 @@ class FsspecStore(FileStore):
     def __init__(self, url: str, known_hosts: str = "", **options: Any) -> None:
         self.fs, kind, root = open_link(url, known_hosts, **options)
         self._root = root.rstrip("/")
+        self._large_blocks = getattr(kind, "default_block_size", 0) > BLOCK
         self._local = issubclass(kind, LocalFileSystem)
         self.capabilities = Capabilities(
             atomic_replace=self._local, plain_names=False, concat=True, compares=False
@@ -487,7 +488,7 @@ class FsspecStore(FileStore):
 
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         path = self._place(bucket, name)
-        writer = self._writer(bucket, name)
+        writer = self._writer(bucket, name, self._found(bucket, name, path).size)
         try:
             with self._lock(path):
                 old = self._found(bucket, name, path)
@@ -525,12 +526,12 @@ class FsspecStore(FileStore):
         return reader
 
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
-        return self._writer(bucket, name)
+        return self._writer(bucket, name, size_hint)
 
-    def _writer(self, bucket: str, name: str) -> Writer:
+    def _writer(self, bucket: str, name: str, size: int | None) -> Writer:
         self._place(bucket, name)
         self._check(bucket)
-        return Writer(self, bucket, name)
+        return Writer(self, bucket, name, block_of(size) if self._large_blocks else None)
 
     # upkeep
     def sweep(self, older_than_s: float) -> int:

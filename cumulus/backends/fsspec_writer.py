@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cumulus.backends.fsspec_link import let_go
 from cumulus.backends.fsspec_record import Footer, asked
@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from cumulus.backends.fsspec_store import FsspecStore
 
 
-class Writer(WriteStream):
-    """Writes a draft beside the objects; commit gives it its name."""
+BLOCK: Final = 5 << 20  # bytes that an object store takes at least, at a time,
+BLOCKS: Final = 9000  # and how often, with some to spare
 
-    def __init__(self, store: FsspecStore, bucket: str, name: str) -> None:
+
+def block_of(size: int | None) -> int | None:
+    """How much of an upload of that size is held in memory, and sent at a time; None where it is unknown."""
+    return None if size is None else max(BLOCK, size // BLOCKS)
+
+
+class Writer(WriteStream):
+    """Writes a draft beside the objects; commit gives it its name. `block` goes to the driver."""
+
+    def __init__(self, store: FsspecStore, bucket: str, name: str, block: int | None = None) -> None:
         self._store = store
+        self._options = {} if block is None else {"block_size": block}
         self._bucket = bucket
         self._name = name
         self.size = 0
@@ -31,7 +41,7 @@ class Writer(WriteStream):
         name = f"{INTERNAL}/tmp/{time.time_ns():x}-{secrets.token_hex(6)}"
         draft = self._store.path(self._bucket, name)
         with asked(draft):
-            return draft, self._store.fs.open(draft, "wb")
+            return draft, self._store.fs.open(draft, "wb", **self._options)
 
     def opened(self) -> Any:
         if self.file is None:

@@ -43,6 +43,7 @@ class Blocks(MemoryFileSystem):
     """Files that hold a block in memory until it is sent."""
 
     protocol = "blocks"
+    default_block_size = 50 << 20
     store: dict[str, Any] = {}
     pseudo_dirs = [""]
     parts: dict[str, bytes] = {}
@@ -51,7 +52,7 @@ class Blocks(MemoryFileSystem):
         if mode == "rb":
             return super()._open(path, mode, block_size, **options)
         Upload.blocks.append(block_size)
-        return Upload(self, path, mode, 50 << 20 if block_size is None else block_size)
+        return Upload(self, path, mode, block_size or self.default_block_size)
 
     def store_block(self, path: str, data: bytes, final: bool) -> None:
         """The file is there when its last block is."""
@@ -154,3 +155,38 @@ def test_a_second_attempt_that_has_no_room_leaves_no_former_draft(tmp_path: Path
         stream.commit(b"", name="other")
     stream.close()
     assert os.listdir(tmp_path / "f/b/.cumulus/tmp") == []
+
+
+def test_an_upload_holds_little_in_memory_and_has_few_enough_blocks(blocks: FsspecStore) -> None:
+    """S3 takes blocks of 5 MiB or more, and 10,000 of them. Of unknown size it may be a large one."""
+    for hint in (0, 100, 40 << 30, 5 << 40, None):
+        blocks.open_write("b", "k", hint).close()
+    small, same, some, large, unknown = Upload.blocks
+    assert small == same == some == 5 << 20
+    assert (5 << 40) / 9500 < large < (5 << 40) / 8500
+    assert unknown is None
+    Upload.blocks.clear()
+    stream = blocks.open_write("b", "k", 11 << 20)
+    for _ in range(11):
+        stream.write(memoryview(bytes(1 << 20)))
+    stream.commit(b"meta")
+    assert len(Upload.sent) == 3 and max(Upload.sent) < 7 << 20
+    blocks.set_meta("b", "k", b"other", blocks.stat("b", "k").token)
+    assert Upload.blocks == [5 << 20, 5 << 20]
+    assert blocks.stat("b", "k").size == 11 << 20
+
+
+def test_files_of_other_drivers_are_opened_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SFTP would hold so much in its buffer, and FTP sends after 64 KiB."""
+    seen: list[dict[str, Any]] = []
+    ask = MemoryFileSystem.open
+    monkeypatch.setattr(
+        MemoryFileSystem, "open", lambda *words, **options: seen.append(options) or ask(*words, **options)
+    )
+    store = FsspecStore(f"memory://{tmp_path}")
+    store.create_bucket("b")
+    seen.clear()
+    store.open_write("b", "k", 100).close()
+    assert seen == [{}]
