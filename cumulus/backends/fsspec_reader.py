@@ -43,7 +43,9 @@ class Reader(ReadStream):
         if self._fd >= 0:
             return True
         try:
-            return self._store.entry(self.entry.name, self._path).token == self.entry.token
+            if self.entry.meta is None:
+                return self._store.entry(self.entry.name, self._path).token == self.entry.token
+            return self._store.token(self._path) == self.entry.token
         except StorageError:
             return False
 

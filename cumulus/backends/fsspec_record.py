@@ -96,6 +96,14 @@ def plain_entry(name: str, size: int, mtime: object, etag: object = None) -> Ent
     return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)
 
 
+def token_of(size: int, tail: bytes) -> bytes | None:
+    """The token of a file of that size which ends in `tail`; None for one that is not ours."""
+    if len(tail) < FOOTER_SIZE or not tail.endswith(_MAGIC):
+        return None
+    nonce: bytes = _FOOTER.unpack(tail[-FOOTER_SIZE:])[3]
+    return nonce + size.to_bytes(8, "little")
+
+
 def whole_entry(name: str, size: int, footer: Footer) -> Entry:
     """A file of `size` bytes with a record of ours."""
     return Entry(

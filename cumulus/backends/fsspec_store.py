@@ -27,7 +27,7 @@ from fsspec.spec import AbstractFileSystem
 from cumulus.backends.fsspec_link import open_link
 from cumulus.backends.fsspec_local import TAIL, opened, sync_above
 from cumulus.backends.fsspec_reader import Reader
-from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, plain_entry, whole_entry
+from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, plain_entry, token_of, whole_entry
 from cumulus.backends.fsspec_writer import BLOCK, Writer, block_of
 from cumulus.storage.api import (
     INTERNAL,
@@ -131,6 +131,12 @@ class FsspecStore(FileStore):
             self._check_beside(path)
             return plain_entry(name, size, info.get("mtime"), info.get("ETag"))
         return whole_entry(name, size, footer)
+
+    def token(self, path: str) -> Token | None:
+        """Of an object that has a record, which may be large and is not read; None for what is none."""
+        info = self._info(path)
+        size = int(info["size"]) if info else 0
+        return token_of(size, self.read(path, max(0, size - FOOTER_SIZE), size)) if info else None
 
     def _info(self, path: str) -> dict[str, Any] | None:
         """Of a file; None for nothing, or a directory."""

@@ -16,7 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from cumulus.backends import fsspec_link
 from cumulus.backends.fsspec_store import FsspecStore
-from cumulus.storage.api import StorageError, Taken
+from cumulus.storage.api import Changed, StorageError, Taken
 
 
 class Upload(AbstractBufferedFile):
@@ -190,3 +190,35 @@ def test_files_of_other_drivers_are_opened_as_they_are(
     seen.clear()
     store.open_write("b", "k", 100).close()
     assert seen == [{}]
+
+
+@pytest.mark.parametrize("meta", [b"m" * 1_500_000, b"m", b""])
+def test_a_block_of_a_download_costs_no_second_look_at_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: bytes
+) -> None:
+    """That of 10,000 parts is larger than the block. What was replaced is noticed all the same."""
+    store = FsspecStore(f"memory://{tmp_path}")
+    store.create_bucket("b")
+    stream = store.open_write("b", "k")
+    stream.write(memoryview(bytes(1 << 20)))
+    stream.commit(meta)
+    read: list[int] = []
+    ask = MemoryFileSystem.cat_file
+    monkeypatch.setattr(
+        MemoryFileSystem,
+        "cat_file",
+        lambda fs, path, start, end: read.append(end - start) or ask(fs, path, start, end),
+    )
+    reader = store.open_read("b", "k")
+    assert sum(read) <= len(meta) + 8192
+    read.clear()
+    assert b"".join(reader.read_at(offset, 1 << 16) for offset in range(0, 1 << 20, 1 << 16)) == bytes(
+        1 << 20
+    )
+    assert sum(read) <= (1 << 20) + 16 * 40
+    other = store.open_write("b", "k")
+    other.write(memoryview(bytes(1 << 20)))
+    other.commit(meta)
+    assert not reader.unchanged()
+    with pytest.raises(Changed):
+        reader.read_at(0, 10)
