@@ -11,6 +11,7 @@ from sector.model import FileInfo
 from sector.wire.files import List
 
 ROOT: Final = "/s3"
+_LAST: Final = "\U0010ffff"
 META: Final = f"{INTERNAL}/meta"  # of a bucket: where sidecars are
 
 
@@ -64,13 +65,13 @@ def _before(prefix: str) -> str:
     if not prefix or prefix[-1] == "\0":
         return prefix[:-1]
     last = ord(prefix[-1]) - 1
-    return prefix[:-1] + chr(0xD7FF if last == 0xDFFF else last) + "\U0010ffff"
+    return prefix[:-1] + chr(0xD7FF if last == 0xDFFF else last) + _LAST
 
 
 def _hidden(name: str, prefix: str) -> str | None:
-    """Where to go on when the name is not to be listed ("0" follows "/")."""
-    if name.startswith(f"{META}/"):
-        return f"{META}0"
+    """Behind which name to go on when this one is not to be listed; a key may be next to what is internal."""
     if name.startswith(f"{INTERNAL}/") and not prefix.startswith(f"{INTERNAL}/"):
-        return f"{INTERNAL}0"
+        return max(name, f"{INTERNAL}/{_LAST}")
+    if name.startswith(f"{META}/"):
+        return max(name, f"{META}/{_LAST}")
     return None

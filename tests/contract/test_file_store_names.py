@@ -148,7 +148,8 @@ def test_a_failed_join_leaves_all_parts(store: FileStore) -> None:
 def test_names_come_in_the_order_of_their_bytes(store: FileStore) -> None:
     """Of whole paths: "a-b" < "a.c" < "a/d" < "a0"; and of UTF-8, where U+FF5E precedes U+1F600."""
     names = ["a-b", "a.c", "a/d", "a/d.e", "a0", "a/f/g", "a/é", "b", "ｚ～", "😀", "Z", "a/f-"]
-    for name in names:
+    names += [".cumulus-", ".cumulus0", ".cumulus1/a"]  # just beside what is internal
+    for name in [*names, ".cumulus/odd/a"]:
         put(store, name)
     expected = sorted(names, key=str.encode)
     assert listed(store) == expected

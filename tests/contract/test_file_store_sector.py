@@ -432,6 +432,15 @@ def test_a_directory_that_users_of_sector_put_there_goes_to_nobody(store: Sector
         world.index.close()
 
 
+def test_what_others_put_among_what_is_internal_hides_nothing(store: SectorStore) -> None:
+    """Also behind all that has names of ours."""
+    for name in (".cumulus/\U0010ffff", ".cumulus/\U0010ffffa", ".cumulus/\U0010ffffb", ".cumulus/meta0"):
+        call(store, lambda client, path=f"/s3/b/{name}": client.write(path, b"theirs"))
+    put(store, ".cumulus0")
+    assert listed(store) == next(iter(store.walk("b"))) == [".cumulus0"]
+    assert ".cumulus/meta0" in listed(store, prefix=".cumulus/")
+
+
 def test_boto3_over_sector(store: SectorStore) -> None:
     """Put, get, a range, list, multipart, delete through the S3 gateway; bodies are files in the cloud."""
     world = World(store)
