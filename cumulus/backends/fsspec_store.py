@@ -55,6 +55,7 @@ COPY_S: Final = 60.0  # for which a copy is waited for that the driver says is m
 _PAUSE_S: Final = 0.05
 _PRIVATE: Final = ("tmp", "bucket")  # below INTERNAL
 _ASIDE: Final = f"{INTERNAL}/aside"
+_STAY: Final = (INTERNAL, f"{INTERNAL}/bodies")  # and so do the directories in them
 _DRAFT: Final = re.compile("([0-9a-f]+)-[0-9a-f]{12}")
 
 
@@ -484,7 +485,7 @@ class FsspecStore(FileStore):
             name = name.rpartition("/")[0]
             path = self.path(bucket, name)
             try:
-                if name == INTERNAL or name.rpartition("/")[0] == INTERNAL:
+                if name.rpartition("/")[0] in _STAY or name == INTERNAL:
                     return
                 if (self._spared is None and self.fs.ls(path, detail=False)) or not self._rmdir_spares():
                     return

@@ -125,8 +125,11 @@ def own_names(key: str) -> list[str]:
 
 
 def body_name() -> str:
-    """A name of its own for one body, in storage that cannot replace in one step."""
-    return BODIES + uuid.uuid4().hex
+    """A name of its own for one body, in storage that cannot replace in one step. There are 256 directories,
+    since file systems limit how much is in one, or list it for a look at one file; names of before have
+    none."""
+    id = uuid.uuid4().hex
+    return f"{BODIES}{id[:2]}/{id}"
 
 
 def version_name(key: str, version: str) -> str:
