@@ -296,6 +296,7 @@ class MemoryStore(FileStore):
         if_token: IfToken = None,
         *,
         check: Callable[[], None] = lambda: None,
+        size: int | None = None,
     ) -> Entry:
         check_name(name)
         with self._lock:

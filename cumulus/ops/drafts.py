@@ -41,6 +41,6 @@ def opened(site: Site, bucket: str, names: Sequence[str]) -> Iterator[ObjectStre
 
 
 @cache
-def asks(store: type[FileStore], method: str) -> bool:
+def asks(store: type[FileStore], method: str, what: str = "check") -> bool:
     """Whether its `copy` or `concat` has a `check`: that of a backend from before there was one has none."""
-    return "check" in signature(getattr(store, method)).parameters
+    return what in signature(getattr(store, method)).parameters

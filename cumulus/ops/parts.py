@@ -156,6 +156,9 @@ def join(
     `FileStore.concat`, and `S3Error` InvalidPart when they are not the upload's parts any more."""
     if not any(part.slot for part in parts):
         names = [own_name(upload, part) for part in parts]
+        if asks(type(site.store), "concat", "size"):
+            size = sum(part.size for part in parts)
+            return site.store.concat(upload.bucket, names, name, meta, if_token, check=confirm, size=size)
         if asks(type(site.store), "concat"):
             return site.store.concat(upload.bucket, names, name, meta, if_token, check=confirm)
         confirm()

@@ -14,6 +14,7 @@ and removed (not opened for writing): it has no bytes, and `BadName` is raised f
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
@@ -402,11 +403,13 @@ class FileStore(ABC):
         if_token: IfToken = None,
         *,
         check: Callable[[], None] = lambda: None,
+        size: int | None = None,
     ) -> Entry:
         """Publish the parts (names in this bucket) one after another under `name`, atomic and durable as
         `ObjectStream.commit`. The parts stay as they are: the floor above removes them once the index knows
-        of the object. `check` as in `join`. Here piece by piece, as `copy`."""
-        writer = self.open_write(bucket, name)
+        of the object. `check` as in `join`; `size` of them all, given where it is taken. Here piece by piece,
+        as `copy`."""
+        writer = self.open_write(bucket, name, size)
         try:
             for part in parts:
                 source = self.open_read(bucket, part)

@@ -368,3 +368,15 @@ def test_bodies_that_are_lost_do_not_hold_up_what_is_behind_them(
     world.skew_ns = 0
     assert len(world.ask("GET", "/bkt").leaves("Key")) == 25
     assert world.ask("GET", "/bkt/z").status == 404
+
+
+def test_a_completion_tells_how_large_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage chooses its blocks by that."""
+    told: list[int | None] = []
+    real = world.store.concat
+    monkeypatch.setattr(
+        world.store, "concat", lambda *words, **more: told.append(more["size"]) or real(*words, **more)
+    )
+    upload = Upload(world)
+    assert upload.complete().status == 200
+    assert told == [len(world.ask("GET", "/bkt/k").body)] and told[0]

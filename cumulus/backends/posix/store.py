@@ -276,6 +276,7 @@ class PosixStore(FileStore):
         if_token: IfToken = None,
         *,
         check: Callable[[], None] = lambda: None,
+        size: int | None = None,
     ) -> Entry:
         paths.split(name)
         pieces = [Piece(part, 0, self.stat(bucket, part).size) for part in parts]
