@@ -17,6 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
+from cumulus.ops.current import removal
 from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import (
@@ -272,8 +273,7 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
         if site.index.lookup(bucket.name, marker.key, marker.version) is not None:
             site.told.apply([Put(row=marker, keep=True)])
             if site.index.gone_at(bucket.name, marker.key, marker.version) >= former.stamp:  # by its id
-                gone = Remove(bucket=bucket.name, key=marker.key, stamp=marker.stamp, version=marker.version)
-                site.told.apply([gone])
+                site.told.apply(removal(site, marker, marker.stamp))
     raise S3Error("ConditionalRequestConflict")
 
 
@@ -316,17 +316,16 @@ def delete_version(
             return Deleted(version)
         if older and (row.latest or _is_read(site, bucket, row)):
             raise S3Error("PreconditionFailed", fields={"Condition": "older"})
-        gone = Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)
         if site.atomic and not row.marker:
-            _remove_kept(site, bucket, row, gone, due, exact=judged is not None)
+            _remove_kept(site, bucket, row, due, exact=judged is not None)
+        elif row.marker:
+            site.remove(bucket.name, version_name(key, version))
+            site.told.apply(removal(site, row, row.stamp))
         else:
-            if row.marker:
-                site.remove(bucket.name, version_name(key, version))
-            elif due is not None:
+            if due is not None:
                 _check_body(site, bucket, row, due)
-            site.told.apply([gone])
-            if not row.marker:
-                site.discard(bucket.name, row.name, row.size)
+            site.told.apply(removal(site, row, row.stamp))
+            site.discard(bucket.name, row.name, row.size)
         if row.latest:
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)
@@ -372,18 +371,18 @@ def _check_body(site: Site, bucket: Bucket, row: Row, due: Due) -> None:
         _check_due(meta, due)
 
 
-def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove, due: Due | None, *, exact: bool) -> None:
+def _remove_kept(site: Site, bucket: Bucket, row: Row, due: Due | None, *, exact: bool) -> None:
     """Body and row of a version where storage replaces files. Another process may just make it current
     (`_promote`): it looks for the row after it has copied the body, and we for the body after the row is
     gone, so that one of us sees the other. `exact`: what another process puts meanwhile under the same id
     stays."""
-    stamp = max(gone.stamp, _remove_body(site, bucket, row, due, exact=exact))
+    at, stamp = row.stamp, _remove_body(site, bucket, row, due, exact=exact)
     for _ in range(TRIES):
-        site.told.apply([msgspec.structs.replace(gone, stamp=stamp)])
-        later = _remove_body(site, bucket, row, exact=exact)
-        if not later:
+        at = max(at, stamp)
+        site.told.apply(removal(site, row, at))
+        stamp = _remove_body(site, bucket, row, exact=exact)
+        if not stamp:
             return
-        stamp = max(stamp, later)
     raise S3Error("ConditionalRequestConflict")
 
 
@@ -458,7 +457,7 @@ def _promoted(site: Site, bucket: Bucket, key: str) -> bool:
     latest = site.index.lookup(bucket.name, key)
     if latest is not None and latest.marker:  # another process has deleted the key meanwhile
         if is_plain(key) and entry.name == key:
-            _cover(site, bucket, latest, row.version)
+            _cover(site, bucket, latest, version=row.version)
         else:  # under a name that nobody else knows of
             with suppress(Missing, Changed):
                 site.store.delete(bucket.name, entry.name, entry.token)

@@ -20,6 +20,7 @@ import msgspec
 
 from cumulus.index.api import Away, Change, NoSuch, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning
+from cumulus.ops.current import removal
 from cumulus.ops.expiring import Done, Expiring, Expiry
 from cumulus.ops.failed import Failed
 from cumulus.ops.find import (
@@ -34,7 +35,7 @@ from cumulus.ops.find import (
 )
 from cumulus.ops.left import leave_fresh
 from cumulus.ops.leftovers import note_doubt, sweep
-from cumulus.ops.names import ODD, is_plain, version_name
+from cumulus.ops.names import ODD, VERSIONS, is_plain, version_name
 from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
@@ -297,7 +298,9 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
     changes: list[Change] = []
     missing: list[Row] = []
     for row in rows:
-        if row.name != row.key:  # its body is not where others can change it
+        if row.name.startswith(VERSIONS) and (entry := found.pop(row.key, None)) is not None:
+            changes += _changed(site, bucket, row, entry, at, done)  # current again, or replaced
+        elif row.name != row.key:  # its body is not where others can change it
             changes += _aside(site, bucket, row, at, done)
         elif row.key not in there:
             missing.append(row)
@@ -479,7 +482,7 @@ def _lost(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
     if not site.atomic or any(_is_there(site, bucket, name, row.version) for name in stored_names(site, row)):
         return []
     done.gone += 1
-    return [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
+    return removal(site, row, row.stamp)
 
 
 def forget_versions(site: Site, bucket: Bucket, done: Done, resting: Resting | None = None) -> None:

@@ -1,0 +1,137 @@
+"""Two processes change the versions of one key at the same moments, each stopped where the other comes
+between: what reads find, what listings have, and what a scan leaves, is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_processes import processes
+from s3_world import World
+from test_s3_version_races import rows_of, stored
+
+from cumulus.ops import jobs
+from cumulus.ops.jobs import Done, forget_versions, rescan
+from cumulus.ops.names import VERSIONS
+from cumulus.storage.api import Entry, StorageError
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def worlds(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.01)
+    with processes("posix", database, tmp_path) as made:
+        versioning(made, "Enabled")
+        yield made
+
+
+def versioning(worlds: list[World], status: str) -> None:
+    worlds[0].boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": status})
+
+
+def put(world: World, key: str, body: bytes) -> str:
+    answer = world.ask("PUT", f"/bkt/{key}", body)
+    assert answer.status == 200, answer.body
+    return str(answer.headers.get("x-amz-version-id", "null"))
+
+
+def delete(world: World, key: str, version: str | None = None, **headers: str) -> str:
+    query = {} if version is None else {"versionId": version}
+    answer = world.ask("DELETE", f"/bkt/{key}", query=query, headers=headers)
+    assert answer.status == 204, answer.body
+    return str(answer.headers["x-amz-version-id"])
+
+
+def scan(world: World) -> None:
+    bucket = world.site.bucket("bkt")
+    rescan(world.site, bucket, Done())
+    forget_versions(world.site, bucket, Done())
+
+
+def served(world: World, key: str) -> bytes | None:
+    answer = world.ask("GET", f"/bkt/{key}")
+    assert answer.status in (200, 404)
+    return answer.body if answer.status == 200 else None
+
+
+def agree(worlds: list[World], key: str) -> bytes | None:
+    """What is current: by all processes, listings and rows, also after a scan, which changes no version."""
+    before = None
+    for number in range(2):
+        bodies = {served(world, key) for world in worlds}
+        assert len(bodies) == 1
+        body = bodies.pop()
+        listed = [row.key for row in worlds[2].index.page("bkt", prefix=key, limit=9).rows]
+        assert (key in listed) == (body is not None)
+        rows = {name: (row.marker, row.latest) for name, row in rows_of(worlds[2]).items()}
+        assert rows == before or not number
+        before = rows
+        for (name, version), (marker, _) in rows.items():
+            answer = worlds[2].ask("GET", f"/bkt/{name}", query={"versionId": version})
+            assert answer.status == (405 if marker else 200), (name, version)
+        scan(worlds[2])
+    assert stored(worlds[2]) == sorted(f"{name} {version}" for name, version in rows_of(worlds[2]))
+    return body
+
+
+# a version becomes current again --------------------------------------------------------------------------
+@pytest.mark.parametrize("newest", ["object", "marker"])
+def test_a_scan_takes_no_version_that_becomes_current_for_one_that_was_removed(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, newest: str
+) -> None:
+    """A large body is copied for longer than a scan waits."""
+    one, two, three = worlds
+    put(one, "k", b"1")
+    version = put(one, "k", b"22") if newest == "object" else delete(one, "k")
+    real = one.store.copy
+    lists: list[list[str]] = []
+
+    def copy(*words: Any, **more: Any) -> Entry:
+        scan(three)
+        assert served(two, "k") == b"1"
+        lists.append([row.key for row in two.index.page("bkt", limit=9).rows])
+        return real(*words, **more)
+
+    monkeypatch.setattr(one.store, "copy", copy)
+    delete(one, "k", version)
+    assert lists == [["k"]]
+    assert agree(worlds, "k") == b"1"
+    row = three.index.lookup("bkt", "k")
+    assert row is not None and row.name == "k" and len(rows_of(three)) == 1
+
+
+@pytest.mark.parametrize("then", ["PUT", "DELETE", "removal", "from outside"])
+def test_a_version_that_a_crash_left_under_its_older_name_is_current(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
+) -> None:
+    one, two, three = worlds
+    oldest = put(one, "k", b"0")
+    older = put(one, "k", b"1")
+    newest = put(one, "k", b"22")
+
+    def copy(*words: Any, **more: Any) -> Entry:
+        raise StorageError("no disk any more")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(one.store, "copy", copy)
+        assert one.ask("DELETE", "/bkt/k", query={"versionId": newest}).status >= 500
+    row = three.index.lookup("bkt", "k")
+    assert row is not None and row.name.startswith(VERSIONS) and row.version == older
+    assert agree(worlds, "k") == b"1"
+    if then == "PUT":
+        put(two, "k", b"333")
+        assert agree(worlds, "k") == b"333"
+    elif then == "DELETE":
+        delete(two, "k")
+        assert agree(worlds, "k") is None
+    elif then == "removal":
+        delete(two, "k", older)
+        assert agree(worlds, "k") == b"0" and one.store.stat("bkt", "k").size == 1
+    else:
+        (tmp_path / "store" / "data" / "bkt" / "k").write_bytes(b"4444")
+        scan(three)
+        assert served(two, "k") == b"4444"
+    assert one.ask("GET", "/bkt/k", query={"versionId": oldest}).body == b"0"
