@@ -254,14 +254,17 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
     """What another process makes current just now (`_promoted`), which was nowhere under the key's name when
     the marker was stored, becomes an older version again (`version`: only that one). We look for it when the
     marker is in the index, and the other for the marker when the body has its name, so that one of us sees
-    the other. Raises `S3Error` ConditionalRequestConflict, and storage errors."""
+    the other. What was put after the marker was made stays, and is newer. Raises `S3Error`
+    ConditionalRequestConflict, and storage errors."""
     for _ in range(TRIES):
         found = find_or_none(site, bucket, marker.key)
-        if found is None or found.entry.name.startswith(VERSIONS):
-            return
-        if found.meta.modified_ns > marker.modified_ns:  # put since then
-            return
+        if found is None or not (is_plain(marker.key) and found.entry.name == marker.key):
+            return  # or the index leads there, so it is newer
         if version is not None and found.meta.version != version:
+            return
+        if not _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
+            return  # it was removed by its id, and hides nothing
+        if found.meta.modified_ns > marker.modified_ns:
             return
         row = site.index.lookup(bucket.name, marker.key)
         try:
@@ -270,10 +273,13 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
         except (Missing, Changed):
             continue
         former, marker = marker, msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 1))
-        if site.index.lookup(bucket.name, marker.key, marker.version) is not None:
+        if _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
             site.told.apply([Put(row=marker, keep=True)])
-            if site.index.gone_at(bucket.name, marker.key, marker.version) >= former.stamp:  # by its id
-                site.told.apply(removal(site, marker, marker.stamp))
+            if site.index.gone_at(bucket.name, marker.key, marker.version) < former.stamp:
+                continue
+            site.told.apply(removal(site, marker, marker.stamp))
+        _promote(site, bucket, marker.key)  # the marker was removed by its id meanwhile
+        return
     raise S3Error("ConditionalRequestConflict")
 
 
@@ -320,15 +326,27 @@ def delete_version(
             _remove_kept(site, bucket, row, due, exact=judged is not None)
         elif row.marker:
             site.remove(bucket.name, version_name(key, version))
-            site.told.apply(removal(site, row, row.stamp))
+            _remove_row(site, row)
         else:
             if due is not None:
                 _check_body(site, bucket, row, due)
             site.told.apply(removal(site, row, row.stamp))
             site.discard(bucket.name, row.name, row.size)
-        if row.latest:
+        if row.latest or site.atomic:  # what was newer may have gone since then
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)
+
+
+def _remove_row(site: Site, marker: Row) -> None:
+    """A delete marker's. Another process may just give it a later place (`_cover`): it looks for the removal
+    after that, and we for the row after the removal, so that one of us sees the other."""
+    left: Row | None = marker
+    for _ in range(TRIES):
+        if left is None or not _is_same(left, marker):
+            return
+        site.told.apply(removal(site, left, left.stamp))
+        left = site.index.lookup(marker.bucket, marker.key, marker.version)
+    raise S3Error("ConditionalRequestConflict")
 
 
 def _is_same(row: Row | None, judged: Row) -> bool:

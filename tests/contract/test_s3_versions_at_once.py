@@ -3,16 +3,18 @@ between: what reads find, what listings have, and what a scan leaves, is the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from s3_processes import processes
 from s3_world import World
 from test_s3_version_races import rows_of, stored
 
-from cumulus.ops import jobs
+from cumulus.index.api import Change, Put, Remove
+from cumulus.ops import deletes, jobs
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import VERSIONS
 from cumulus.storage.api import Entry, StorageError
@@ -135,3 +137,81 @@ def test_a_version_that_a_crash_left_under_its_older_name_is_current(
         scan(three)
         assert served(two, "k") == b"4444"
     assert one.ask("GET", "/bkt/k", query={"versionId": oldest}).body == b"0"
+
+
+def held(
+    monkeypatch: pytest.MonkeyPatch,
+    world: World,
+    is_it: Callable[[Change], bool],
+    meanwhile: Callable[[], None],
+) -> None:
+    """`meanwhile` is done, once, before the index hears of that change by the process of `world`."""
+    real = world.site.told.apply
+    began: list[bool] = []
+
+    def apply(changes: Sequence[Change]) -> None:
+        if not began and any(is_it(change) for change in changes):
+            began.append(True)
+            meanwhile()
+        real(changes)
+
+    monkeypatch.setattr(world.site.told, "apply", apply)
+
+
+@pytest.mark.parametrize("first", ["object", "marker"])
+@pytest.mark.parametrize("second", ["object", "marker"])
+def test_when_the_two_newest_are_removed_at_once_the_third_becomes_current(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    """Who removes the second finds that it is not the newest, until the newest has gone."""
+    one, two, _ = worlds
+    put(one, "k", b"third")
+    older = put(one, "k", b"1") if second == "object" else delete(one, "k")
+    newest = put(one, "k", b"22") if first == "object" else delete(one, "k")
+    held(monkeypatch, one, lambda change: isinstance(change, Remove), lambda: void(delete(two, "k", newest)))
+    delete(one, "k", older)
+    assert agree(worlds, "k") == b"third"
+    assert one.store.stat("bkt", "k").size == 5
+
+
+def void(_: object) -> None:
+    """Of what is only to be done."""
+
+
+def test_a_deletion_hides_nothing_any_more_when_its_marker_has_been_removed(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = worlds
+    put(one, "k", b"1")
+    delete(one, "k")
+    real = deletes._cover
+    began: list[bool] = []
+
+    def cover(*words: Any, **more: Any) -> None:
+        if not began:
+            began.append(True)
+            for (_, version), row in rows_of(three).items():
+                if row.marker:
+                    delete(two, "k", version)
+            assert served(two, "k") == b"1"
+        real(*words, **more)
+
+    monkeypatch.setattr(deletes, "_cover", cover)
+    delete(one, "k")
+    assert began and agree(worlds, "k") == b"1"
+    assert one.store.stat("bkt", "k").size == 1
+
+
+def test_a_marker_that_is_removed_while_it_is_given_a_later_place_stays_removed(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who removes it has looked it up before that."""
+    one, _, three = worlds
+    put(one, "k", b"1")
+    marker = delete(one, "k")
+    row = three.index.lookup("bkt", "k", marker)
+    assert row is not None and row.marker
+    later = Put(row=msgspec.structs.replace(row, stamp=row.stamp + 2), keep=True)
+    held(monkeypatch, one, lambda change: isinstance(change, Remove), lambda: three.index.apply([later]))
+    delete(one, "k", marker)
+    assert agree(worlds, "k") == b"1"
