@@ -6,11 +6,20 @@ body is by then, and whoever has put an object into its place looks whether the 
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Final
+
 import msgspec
 
 from cumulus.index.api import Change, Put, Remove, Row
-from cumulus.ops.names import version_name
+from cumulus.model import Bucket, ObjectMeta
+from cumulus.ops.find import NOT_THERE
+from cumulus.ops.names import is_plain, version_name
+from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
+from cumulus.storage.api import Changed, Entry, Missing, NoBucket
+
+TRIES: Final = 32
 
 
 def removal(site: Site, row: Row, stamp: int) -> list[Change]:
@@ -28,3 +37,46 @@ def removal(site: Site, row: Row, stamp: int) -> list[Change]:
             if older and behind.name != name:
                 changes.append(Put(row=msgspec.structs.replace(behind, name=name), keep=True))
     return [*changes, Remove(bucket=row.bucket, key=row.key, stamp=stamp, version=row.version)]
+
+
+def show(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
+    """In a bucket with versions, when the index has heard of that object: it is the newest there too, if it
+    is what reads find. Raises what the index raises, and storage errors."""
+    if not (site.atomic and is_plain(meta.key) and entry.name == meta.key):
+        return
+    for _ in range(TRIES):
+        newest = site.index.lookup(bucket.name, meta.key)
+        if newest is None or (newest.version == meta.version and not newest.marker):
+            return
+        over = _same_marker(site, bucket, newest) if newest.version == meta.version else None
+        if not _is_read(site, bucket, entry, meta):
+            return
+        late = msgspec.structs.replace(entry, stamp=max(entry.stamp, newest.stamp + 1))
+        site.told.apply([Put(row=row_of(bucket, late, meta), keep=True)])
+        now = site.index.lookup(bucket.name, meta.key, meta.version)
+        if over is not None and now is not None and not now.marker:
+            with suppress(Missing, Changed):
+                site.store.delete(bucket.name, over.name, over.token)
+
+
+def _is_read(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> bool:
+    """Whether that is what has the name. It may have a second one by now (another token)."""
+    try:
+        there = meta_of(bucket, site.store.stat(bucket.name, entry.name))
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        return False
+    return there is not None and (there.version, there.modified_ns) == (meta.version, meta.modified_ns)
+
+
+def _same_marker(site: Site, bucket: Bucket, row: Row) -> Entry | None:
+    """A delete marker with the id of what was put, "null": one replaces the other."""
+    try:
+        entry = site.store.stat(bucket.name, version_name(row.key, row.version))
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        return None
+    meta = meta_of(bucket, entry)
+    return entry if meta is not None and meta.marker else None

@@ -17,7 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.current import removal
+from cumulus.ops.current import removal, show
 from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import (
@@ -265,6 +265,8 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
         if not _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
             return  # it was removed by its id, and hides nothing
         if found.meta.modified_ns > marker.modified_ns:
+            if found.entry.meta is not None:
+                show(site, bucket, found.entry, found.meta)
             return
         row = site.index.lookup(bucket.name, marker.key)
         try:
@@ -272,8 +274,11 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
             stamp = site.store.delete(bucket.name, found.entry.name, token)
         except (Missing, Changed):
             continue
-        former, marker = marker, msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 1))
-        if _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
+        # later than what `show` gives
+        former, marker = marker, msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 2))
+        now = site.index.lookup(bucket.name, marker.key, marker.version)
+        # of two of the id "null" it may be what has just gone (`show`)
+        if _is_same(now, marker) or (now is not None and now.modified_ns == found.meta.modified_ns):
             site.told.apply([Put(row=marker, keep=True)])
             if site.index.gone_at(bucket.name, marker.key, marker.version) < former.stamp:
                 continue

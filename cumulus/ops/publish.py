@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Change, NoSuch, Put, Remove, Reservation, Row, StillUsed
+from cumulus.index.api import Change, IndexFailure, NoSuch, Put, Remove, Reservation, Row, StillUsed
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
+from cumulus.ops.current import show
 from cumulus.ops.find import NOT_THERE, Found, adopt, find_or_none, is_foreign, name_for, was_removed
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.rows import meta_of, row_of
@@ -141,6 +142,9 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
         return [*drop_null(site, bucket, null, entry.stamp), *was_removed(site, bucket, row, found)]
 
     _settle(site, plan, bucket, meta, entry, row, gone)
+    if bucket.versioning is not Versioning.OFF:
+        with suppress(IndexFailure, StorageError):  # all is done; the next scan sees to it
+            show(site, bucket, entry, meta)
 
 
 def only(site: Site, bucket: Bucket, key: str, entry: Entry) -> Entry:

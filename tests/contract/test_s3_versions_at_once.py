@@ -4,6 +4,7 @@ between: what reads find, what listings have, and what a scan leaves, is the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from s3_processes import processes
 from s3_world import World
 from test_s3_version_races import rows_of, stored
 
+from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.index.api import Change, Put, Remove
 from cumulus.ops import deletes, jobs
 from cumulus.ops.jobs import Done, forget_versions, rescan
@@ -215,3 +217,65 @@ def test_a_marker_that_is_removed_while_it_is_given_a_later_place_stays_removed(
     held(monkeypatch, one, lambda change: isinstance(change, Remove), lambda: three.index.apply([later]))
     delete(one, "k", marker)
     assert agree(worlds, "k") == b"1"
+
+
+@pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+def test_what_is_put_while_a_marker_is_stored_is_listed_if_it_is_served(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """It is made after the marker, and is in its place before."""
+    one, two, _ = worlds
+    versioning(worlds, status)
+    real = deletes._store_marker
+
+    def store_marker(*words: Any) -> int:
+        put(two, "k", b"1")
+        return real(*words)
+
+    monkeypatch.setattr(deletes, "_store_marker", store_marker)
+    delete(one, "k")
+    assert agree(worlds, "k") == b"1"
+
+
+@pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+def test_a_large_body_that_is_synced_while_its_key_is_deleted_is_listed_if_it_is_served(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """It has its stamp before, and its name after."""
+    one, two, _ = worlds
+    versioning(worlds, status)
+    real = Publisher._settle
+    began: list[bool] = []
+
+    def settle(*words: Any) -> int:
+        stamp = real(*words)
+        if not began:
+            began.append(True)
+            delete(two, "k")
+        return stamp
+
+    monkeypatch.setattr(Publisher, "_settle", settle)
+    body = b"x" * (SMALL + 1)
+    put(one, "k", body)
+    assert began and agree(worlds, "k") == body
+
+
+@pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+@pytest.mark.parametrize("size", [5, SMALL + 1])
+def test_puts_beside_deletions_are_served_and_listed_or_neither(
+    worlds: list[World], status: str, size: int
+) -> None:
+    one, two, three = worlds
+    versioning(worlds, status)
+    keys = [f"k{number}" for number in range(24)]
+    with ThreadPoolExecutor(2) as pool:
+        for number, key in enumerate(keys):
+            acts = [(put, (one, key, b"x" * size)), (delete, (two, key))]
+            for done in [pool.submit(act, *words) for act, words in acts[:: 1 if number % 2 else -1]]:
+                done.result()
+    listed = {row.key for row in three.index.page("bkt", limit=99).rows}
+    assert listed == {key for key in keys if served(three, key) is not None}
+    versions = rows_of(three)
+    scan(three)
+    assert rows_of(three).keys() == versions.keys()
+    assert listed == {row.key for row in three.index.page("bkt", limit=99).rows}
