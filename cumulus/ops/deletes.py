@@ -153,7 +153,10 @@ def _delete_checked(
     if found is not None:
         _check_due(found.meta, due)
     if bucket.versioning is not Versioning.OFF:
-        return _mark(site, bucket, key, owner, found)
+        since = None
+        if conditions or due is not None:  # what it is not about stays
+            since = 0 if found is None else found.meta.modified_ns
+        return _mark(site, bucket, key, owner, found, since)
     if not site.atomic:
         _remove_flipped(site, bucket, key)
     elif found is not None or not conditions:
@@ -215,8 +218,11 @@ def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:
     site.discard(bucket.name, row.name, row.size)
 
 
-def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None) -> Deleted:
-    """A delete marker, in storage and in the index. Raises `Changed`."""
+def _mark(
+    site: Site, bucket: Bucket, key: str, owner: str, found: Found | None, since: int | None
+) -> Deleted:
+    """A delete marker, in storage and in the index; `since`: what was put after that stays. Raises
+    `Changed`."""
     now = site.clock()
     version = site.new_version(bucket)
     keep = keeps(bucket, found)
@@ -246,16 +252,19 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
     if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
     if site.atomic and (found is None or found.entry.name.startswith(VERSIONS)):
-        _cover(site, bucket, marker)
+        _cover(site, bucket, marker, since)
     return Deleted(version, marker=True)
 
 
-def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) -> None:
+def _cover(
+    site: Site, bucket: Bucket, marker: Row, since: int | None = None, version: str | None = None
+) -> None:
     """What another process makes current just now (`_promoted`), which was nowhere under the key's name when
     the marker was stored, becomes an older version again (`version`: only that one). We look for it when the
     marker is in the index, and the other for the marker when the body has its name, so that one of us sees
-    the other. What was put after the marker was made stays, and is newer. Raises `S3Error`
-    ConditionalRequestConflict, and storage errors."""
+    the other. What was put after `since` (None: after the marker was made) stays, and is newer. Raises
+    `S3Error` ConditionalRequestConflict, and storage errors."""
+    since = marker.modified_ns if since is None else since
     for _ in range(TRIES):
         found = find_or_none(site, bucket, marker.key)
         if found is None or not (is_plain(marker.key) and found.entry.name == marker.key):
@@ -264,7 +273,7 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
             return
         if not _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
             return  # it was removed by its id, and hides nothing
-        if found.meta.modified_ns > marker.modified_ns:
+        if found.meta.modified_ns > since:
             if found.entry.meta is not None:
                 show(site, bucket, found.entry, found.meta)
             return

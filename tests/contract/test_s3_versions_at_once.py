@@ -219,6 +219,38 @@ def test_a_marker_that_is_removed_while_it_is_given_a_later_place_stays_removed(
     assert agree(worlds, "k") == b"1"
 
 
+# what is put beside a deletion ----------------------------------------------------------------------------
+@pytest.mark.parametrize("condition", [False, True])
+def test_a_deletion_leaves_what_is_put_after_what_it_is_about(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, condition: bool
+) -> None:
+    """What is current has only its name as an older version when it looks: with a condition, that is what it
+    deletes, and what is put then is not. Without one the one may come before the other."""
+    one, two, three = worlds
+    put(one, "k", b"1")
+    newest = put(one, "k", b"22")
+
+    def copy(*words: Any, **more: Any) -> Entry:
+        raise StorageError("no disk any more")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(one.store, "copy", copy)
+        assert one.ask("DELETE", "/bkt/k", query={"versionId": newest}).status >= 500
+    etag = one.ask("HEAD", "/bkt/k").headers["etag"]
+    real = deletes._store_marker
+
+    def store_marker(*words: Any) -> int:
+        stamp = real(*words)
+        put(two, "k", b"brand new")
+        return stamp
+
+    with monkeypatch.context() as deleting:
+        deleting.setattr(deletes, "_store_marker", store_marker)
+        deleting.setattr(two.site, "clock", lambda now=one.site.clock(): now)  # it began before the deletion
+        delete(three, "k", **({"If-Match": etag} if condition else {}))
+    assert agree(worlds, "k") == (b"brand new" if condition else None)
+
+
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
 def test_what_is_put_while_a_marker_is_stored_is_listed_if_it_is_served(
     worlds: list[World], monkeypatch: pytest.MonkeyPatch, status: str
