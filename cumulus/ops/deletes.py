@@ -337,7 +337,7 @@ def delete_version(
         if older and (row.latest or _is_read(site, bucket, row)):
             raise S3Error("PreconditionFailed", fields={"Condition": "older"})
         if site.atomic and not row.marker:
-            _remove_kept(site, bucket, row, due, exact=judged is not None)
+            _remove_kept(site, bucket, row, due, exact=judged is not None and version == "null")
         elif row.marker:
             site.remove(bucket.name, version_name(key, version))
             _remove_row(site, row)
@@ -410,10 +410,14 @@ def _remove_kept(site: Site, bucket: Bucket, row: Row, due: Due | None, *, exact
     stays."""
     at, stamp = row.stamp, _remove_body(site, bucket, row, due, exact=exact)
     for _ in range(TRIES):
-        at = max(at, stamp)
+        if not exact:  # what is put under the same id may have its stamp from before the removal
+            at = max(at, stamp)
         site.told.apply(removal(site, row, at))
         stamp = _remove_body(site, bucket, row, exact=exact)
-        if not stamp:
+        left = site.index.lookup(bucket.name, row.key, row.version) if exact else None
+        if left is not None and _is_same(left, row):  # its record was changed meanwhile
+            at = left.stamp
+        elif not stamp:
             return
     raise S3Error("ConditionalRequestConflict")
 

@@ -3,6 +3,7 @@ between: what reads find, what listings have, and what a scan leaves, is the sam
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from test_s3_version_races import rows_of, stored
 
 from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.index.api import Change, Put, Remove
-from cumulus.ops import deletes, jobs
+from cumulus.ops import deletes, jobs, publish
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import VERSIONS
 from cumulus.storage.api import Entry, StorageError
@@ -311,3 +312,47 @@ def test_puts_beside_deletions_are_served_and_listed_or_neither(
     scan(three)
     assert rows_of(three).keys() == versions.keys()
     assert listed == {row.key for row in three.index.page("bkt", limit=99).rows}
+
+
+# the version "null" ---------------------------------------------------------------------------------------
+def test_a_rule_for_an_older_version_takes_nothing_that_is_put_under_its_id(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Body and row; it has its stamp from before the removal."""
+    one, two, three = worlds
+    versioning(worlds, "Suspended")
+    put(one, "k", b"old null")
+    versioning(worlds, "Enabled")
+    put(one, "k", b"between")
+    versioning(worlds, "Suspended")
+    judged = one.index.lookup("bkt", "k", "null")
+    assert judged is not None
+    placed, go_on = threading.Event(), threading.Event()
+    real = publish.drop_null
+
+    def drop_null(site: Any, *words: Any) -> list[Change]:
+        if site is two.site:
+            placed.set()
+            assert go_on.wait(WAIT_S)
+        return real(site, *words)
+
+    monkeypatch.setattr(publish, "drop_null", drop_null)
+    with ThreadPoolExecutor(1) as pool:
+        real_body = deletes._remove_body
+        putting: list[Any] = []
+
+        def remove_body(*words: Any, **more: Any) -> int:
+            if not putting:
+                putting.append(pool.submit(put, two, "k", b"new null"))
+                assert placed.wait(WAIT_S)
+            return real_body(*words, **more)
+
+        def told() -> None:
+            go_on.set()
+            putting[0].result()
+
+        monkeypatch.setattr(deletes, "_remove_body", remove_body)
+        held(monkeypatch, one, lambda change: isinstance(change, Remove), told)
+        deletes.delete_version(one.site, one.site.bucket("bkt"), "k", "null", older=True, judged=judged)
+    assert agree(worlds, "k") == b"new null"
+    assert ("k", "null") in rows_of(three)
