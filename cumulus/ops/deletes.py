@@ -450,10 +450,22 @@ def _remove_body(site: Site, bucket: Bucket, row: Row, due: Due | None = None, *
 
 
 def _remove_outside(site: Site, bucket: Bucket, key: str) -> None:
-    """A file that is not in the index yet."""
-    found = find_or_none(site, bucket, key)
-    if found is not None and found.meta.version == "null":
-        site.remove(bucket.name, found.entry.name)
+    """A file that is not in the index yet. Who has just put it may tell the index later, and too late."""
+    for _ in range(TRIES):
+        found = find_or_none(site, bucket, key)
+        if found is None or found.meta.version != "null":
+            return
+        try:
+            stamp = site.store.delete(bucket.name, found.entry.name, found.entry.token)
+        except NoBucket:
+            raise
+        except (Missing, Changed):
+            continue
+        site.told.apply(removal(site, row_of(bucket, found.entry, found.meta), stamp))
+        if site.atomic and bucket.versioning is not Versioning.OFF:
+            _promote(site, bucket, key)
+        return
+    raise S3Error("ConditionalRequestConflict")
 
 
 def _promote(site: Site, bucket: Bucket, key: str) -> None:

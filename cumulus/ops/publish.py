@@ -381,11 +381,11 @@ def _tell(site: Site, plan: Plan, put: Put, gone: Callable[[], Sequence[Change]]
     def call() -> None:
         first = gone()
         changes[:] = [*first, put]
+        if plan.settle is None:
+            site.index.apply(changes)
+            return
+        plan.settle(put)  # where it refuses, nothing has given way
         if first:
             site.index.apply(first)
-        if plan.settle is not None:
-            plan.settle(put)
-        else:
-            site.index.apply([put])
 
     site.told.tell(call, changes)

@@ -356,3 +356,47 @@ def test_a_rule_for_an_older_version_takes_nothing_that_is_put_under_its_id(
         deletes.delete_version(one.site, one.site.bucket("bkt"), "k", "null", older=True, judged=judged)
     assert agree(worlds, "k") == b"new null"
     assert ("k", "null") in rows_of(three)
+
+
+def test_the_version_null_that_is_removed_before_the_index_hears_of_it_stays_removed(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = worlds
+    older = put(one, "k", b"1")
+    delete(one, "k")
+    versioning(worlds, "Suspended")
+    real = one.site.told.tell
+
+    def tell(call: Callable[[], None], changes: Sequence[Change]) -> None:
+        delete(two, "k", "null")
+        real(call, changes)
+
+    with monkeypatch.context() as putting:
+        putting.setattr(one.site.told, "tell", tell)
+        put(one, "k", b"22")
+    newest = three.index.lookup("bkt", "k")
+    assert newest is not None and newest.marker
+    assert agree(worlds, "k") is None
+    rows = rows_of(three)
+    assert ("k", "null") not in rows and ("k", older) in rows
+
+
+def test_what_is_put_over_a_marker_null_does_not_bring_an_older_version_back_meanwhile(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _, three = worlds
+    put(one, "k", b"1")
+    versioning(worlds, "Suspended")
+    delete(one, "k")
+    real = one.index.apply
+    current: list[str] = []
+
+    def apply(changes: Sequence[Change]) -> None:
+        real(changes)
+        row = three.index.lookup("bkt", "k")
+        current.append("" if row is None else row.version)
+
+    monkeypatch.setattr(one.index, "apply", apply)
+    put(one, "k", b"22")
+    assert set(current) == {"null"}
+    assert agree(worlds, "k") == b"22"
