@@ -503,14 +503,17 @@ def _promoted(site: Site, bucket: Bucket, key: str) -> bool:
         _remove_body(site, bucket, row)
         return False
     latest = site.index.lookup(bucket.name, key)
+    plain = is_plain(key) and entry.name == key
     if latest is not None and latest.marker:  # another process has deleted the key meanwhile
-        if is_plain(key) and entry.name == key:
+        if plain:
             _cover(site, bucket, latest, version=row.version)
         else:  # under a name that nobody else knows of
             with suppress(Missing, Changed):
                 site.store.delete(bucket.name, entry.name, entry.token)
         return True
-    if entry.stamp <= row.stamp:
+    if not plain:  # the index alone leads there; it may have a marker by now, which is newer
+        entry = msgspec.structs.replace(entry, stamp=row.stamp)
+    elif entry.stamp <= row.stamp:
         entry = msgspec.structs.replace(entry, stamp=row.stamp + 1)
     site.told.apply([Put(row=row_of(bucket, entry, meta), keep=True)])
     with suppress(Missing, Changed):  # another process may have given what is current now that name

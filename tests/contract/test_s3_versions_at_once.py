@@ -161,6 +161,10 @@ def held(
     monkeypatch.setattr(world.site.told, "apply", apply)
 
 
+def becomes_current(change: Change) -> bool:
+    return isinstance(change, Put) and not change.row.name.startswith(VERSIONS)
+
+
 @pytest.mark.parametrize("first", ["object", "marker"])
 @pytest.mark.parametrize("second", ["object", "marker"])
 def test_when_the_two_newest_are_removed_at_once_the_third_becomes_current(
@@ -312,6 +316,48 @@ def test_puts_beside_deletions_are_served_and_listed_or_neither(
     scan(three)
     assert rows_of(three).keys() == versions.keys()
     assert listed == {row.key for row in three.index.page("bkt", limit=99).rows}
+
+
+@pytest.mark.parametrize("key", ["odd//key", "a"])
+def test_a_deletion_of_a_key_that_only_the_index_leads_to_holds(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Acknowledged when who makes an older version current has just looked for markers; with a directory of
+    the key's name in the way, too."""
+    one, two, _ = worlds
+    if key == "a":
+        put(one, "a/b", b"in the way")
+    put(one, key, b"1")
+    newest = put(one, key, b"22")
+    stored_it, go_on = threading.Event(), threading.Event()
+    store_marker, copy_body = deletes._store_marker, one.store.copy
+
+    def held_marker(*words: Any) -> int:
+        stamp = store_marker(*words)
+        stored_it.set()
+        assert go_on.wait(WAIT_S)
+        return stamp
+
+    monkeypatch.setattr(deletes, "_store_marker", held_marker)
+    with ThreadPoolExecutor(1) as pool:
+        deleting: list[Any] = []
+
+        def copy(*words: Any, **more: Any) -> Entry:
+            if not deleting:
+                deleting.append(pool.submit(delete, two, key))
+            assert stored_it.wait(WAIT_S)
+            return copy_body(*words, **more)
+
+        def acknowledged() -> None:
+            go_on.set()
+            deleting[0].result()
+
+        monkeypatch.setattr(one.store, "copy", copy)
+        held(monkeypatch, one, becomes_current, acknowledged)
+        delete(one, key, newest)
+    assert deleting and agree(worlds, key) is None
+    put(two, key, b"333")
+    assert agree(worlds, key) == b"333"
 
 
 # the version "null" ---------------------------------------------------------------------------------------
