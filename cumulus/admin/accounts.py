@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -163,11 +163,13 @@ def change_group(admin: Admin, name: str, weight: int) -> None:
 
 
 class Removed(NamedTuple):
-    """A user who is gone, who got his buckets (None: nobody), and how many there were."""
+    """A user who is gone, who got his buckets (None: nobody), how many there were, and what is to be said of
+    objects in them."""
 
     user: User
     heir: User | None
     buckets: int
+    notes: Sequence[str] = ()
 
 
 def remove_user(
@@ -192,24 +194,30 @@ def remove_user(
                     data.check_deletable(store, bucket.name)
             admin.set_user(msgspec.structs.replace(gone, disabled=True), ["disabled"])
             done: list[str] = []
+            notes: list[str] = []
             try:
                 with part_done(lambda: "; ".join(done)):
-                    _give_up(index, store, gone, heir, done)
+                    _give_up(index, store, gone, heir, done, notes)
                     admin.remove_user(gone.id)
             except BaseException:
                 with contextlib.suppress(IndexFailure):  # then he stays disabled
                     admin.set_user(gone, ["disabled"])
                 raise
-            return Removed(gone, heir, len(done))
+            return Removed(gone, heir, len(done), notes)
     admin.remove_user(gone.id)
     return Removed(gone, heir, 0)
 
 
-def _give_up(index: Index, store: FileStore, gone: User, heir: User | None, done: list[str]) -> None:
-    """All buckets of a user; `done` gets a line for each."""
+def _give_up(
+    index: Index, store: FileStore, gone: User, heir: User | None, done: list[str], notes: list[str]
+) -> None:
+    """All buckets of a user; `done` gets a line for each, `notes` what is to be said of objects."""
     for bucket in index.buckets(gone.id):
         if heir is not None:
-            objects = count_text(data.give(index, store, bucket, heir), "object")
+            unread: list[str] = []
+            objects = count_text(data.give(index, store, bucket, heir, unread), "object")
+            if unread:
+                notes.append(data.unread_text(bucket.name, heir.name, gone.id, unread))
             done.append(f"bucket {bucket.name} given to {heir.name} with {objects}")
         else:
             objects = count_text(data.delete(index, store, bucket.name), "object")

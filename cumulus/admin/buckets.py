@@ -245,23 +245,40 @@ def bucket_rescan(shared: Shared, name: str) -> None:
 @bucket.command("chown", short_help="Give a bucket and its objects to another user.")
 @click.argument("name")
 @click.argument("user")
+@click.option(
+    "--from",
+    "former",
+    metavar="FORMER",
+    help="Of a bucket that is USER's: what FORMER (name or id) has there.",
+)
 @shared_options
 @click.pass_obj
-def bucket_chown(shared: Shared, name: str, user: str) -> None:
+def bucket_chown(shared: Shared, name: str, user: str, former: str | None) -> None:
     """Give the bucket NAME, and the objects in it that its owner owns, to USER.
 
     \b
-    Example:
+    Examples:
       cumulus --dir D bucket chown climate bob
+      cumulus --dir D bucket chown climate bob --from alice
     """
     shared.check_account()
+    unread: list[str] = []
     with recorded(shared), opened(shared) as (index, directory, store):
-        to = find_user(directory, user)
-        count = data.give(index, store, find(index, name), to)
-    objects = count_text(count, "object")
-    shared.changed(
-        f"bucket {name} is {to.name}'s now, with {objects}", name=name, owner=to.name, objects=count
-    )
+        to, given = find_user(directory, user), find(index, name)
+        owner = directory.user(former or given.owner)
+        whose = owner.name if owner is not None else former or given.owner
+        if former is None:
+            count = data.give(index, store, given, to, unread)
+        elif given.owner != to.id:
+            hint = f"first give him the bucket: cumulus bucket chown {name} {to.name}"
+            raise UsageError(f"bucket {name} is not {to.name}'s", hint=hint)
+        else:
+            count = data.give_rest(index, store, given, owner.id if owner is not None else former, to, unread)
+    text = f"bucket {name} is {to.name}'s now, with {count_text(count, 'object')}"
+    fields: dict[str, Any] = {"unread": unread} if unread else {}
+    shared.changed(text, name=name, owner=to.name, objects=count, **fields)
+    if unread:
+        render.say(data.unread_text(name, to.name, whose, unread))
 
 
 @bucket.command("remove")

@@ -15,12 +15,13 @@ from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.bin import time_to_read
 from cumulus.ops.left import note
 from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, body_name, version_name
-from cumulus.ops.rows import meta_of, row_of
+from cumulus.ops.rows import OPAQUE, meta_of, row_of
 from cumulus.storage.api import Changed, Entry, FileStore, Forbidden, Missing, NotEmptyStore, Unavailable
 from cumulus.words import count_text
 from sector.errors import NotEmpty
 
 _PAGE: Final = 1000
+_NAMED: Final = 5  # keys in a message
 _LATE: Final = 20  # times that the index may hear of something after its storage has gone
 _LATE_S: Final = 0.05
 _HEEDED_S: Final = 2.0  # until every process heeds a policy, and small uploads under way have ended
@@ -38,37 +39,59 @@ def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
         after, after_version = page.next, page.next_version
 
 
-def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
+def give(index: Index, store: FileStore, bucket: Bucket, to: User, unread: list[str] | None = None) -> int:
     """Make `to` the owner of the bucket and of all objects in it that its owner owns, those too that uploads
     are to become. Grants to others stay,
-    those to the former owner go: each list has one, made with it. Returns how many objects changed hands.
-    Objects that change meanwhile keep their new owner. Raises `NoSuch`, `StorageError`, and `Unfinished` if
-    some had changed hands: the bucket itself does so last, so again goes on where it ended."""
+    those to the former owner go: each list has one, made with it. Returns how many objects changed hands;
+    `unread` gets the keys of others, whose records may not be read or changed, and may say the former owner
+    still. Objects that change meanwhile keep their new owner. Raises `NoSuch`, `StorageError`, and
+    `Unfinished` if some had changed hands: the bucket itself does so last, so again goes on from there."""
     store.check_bucket(bucket.name)
     former = bucket.owner
     if former == to.id:
         return 0
     acl = _handed(bucket.acl, former, to.id)
     count = 0
+    unread = [] if unread is None else unread
 
     def done() -> str:
         return f"{count_text(count, 'object')} of bucket {bucket.name} given to {to.name}" if count else ""
 
     with part_done(done):
-        for moved in _give_objects(index, store, bucket, former, to):
+        for moved in _give_objects(index, store, bucket, former, to, unread):
             count = moved
         _give_uploads(index, bucket.name, former, to)
         index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
         begun = count  # and what its former owner put until then
         try:
             _give_uploads(index, bucket.name, former, to)
-            for moved in _give_objects(index, store, bucket, former, to):
+            for moved in _give_objects(index, store, bucket, former, to, unread):
                 count = begun + moved
         except BaseException:
             with contextlib.suppress(IndexFailure):  # or once more would not find the rest
                 index.set_bucket(bucket, ["owner", "acl"])
             raise
     return count
+
+
+def give_rest(
+    index: Index, store: FileStore, bucket: Bucket, former: str, to: User, unread: list[str]
+) -> int:
+    """What the user of the id `former` still owns in a bucket that is `to`'s already, by rows or by records.
+    As `give`."""
+    store.check_bucket(bucket.name)
+    _give_uploads(index, bucket.name, former, to)
+    return max(_give_objects(index, store, bucket, former, to, unread, again=True), default=0)
+
+
+def unread_text(bucket: str, to: str, former: str, unread: Sequence[str]) -> str:
+    """What is to be done about those."""
+    some = ", ".join(unread[:_NAMED]) + (" ..." if len(unread) > _NAMED else "")
+    return (
+        f"{count_text(len(unread), 'object')} of bucket {bucket} could not be changed, and may still be "
+        f"{former}'s: {some}; once the service may read and write such files: "
+        f"cumulus bucket chown {bucket} {to} --from {former}"
+    )
 
 
 def _give_uploads(index: Index, bucket: str, former: str, to: User) -> None:
@@ -81,22 +104,68 @@ def _give_uploads(index: Index, bucket: str, former: str, to: User) -> None:
         after, after_id = found[-1].key, found[-1].id
 
 
-def _give_objects(index: Index, store: FileStore, bucket: Bucket, former: str, to: User) -> Iterator[int]:
-    """How many have changed hands by now, page by page."""
+def _give_objects(
+    index: Index,
+    store: FileStore,
+    bucket: Bucket,
+    former: str,
+    to: User,
+    unread: list[str],
+    *,
+    again: bool = False,
+) -> Iterator[int]:
+    """How many have changed hands by now, page by page. `again`: there may be some that only their records
+    say to be the former owner's."""
     count, can = 0, store.capabilities
     for rows in rows_of(index, bucket.name):
         theirs = [row for row in rows if row.owner == former]
         if can.atomic_replace and can.compares:
-            changes = [change for row in theirs for change in _given(store, bucket, row, to)]
+            began = len(unread)
+            changes = [change for row in theirs for change in _given(store, bucket, row, to, unread)]
             if changes:
                 index.apply(changes)
-            count += len(changes)
+            count += len(changes) - (len(unread) - began)
+            if again:
+                said = [row for row in rows if row.owner == to.id and not row.marker]
+                count += _give_said(index, store, bucket, said, former, to, unread)
         else:
-            count += _give_alone(index, store, bucket, theirs, to)
+            count += _give_alone(index, store, bucket, theirs, to, unread)
         yield count
 
 
-def _give_alone(index: Index, store: FileStore, bucket: Bucket, rows: Sequence[Row], to: User) -> int:
+def _give_said(
+    index: Index,
+    store: FileStore,
+    bucket: Bucket,
+    rows: Sequence[Row],
+    former: str,
+    to: User,
+    unread: list[str],
+) -> int:
+    """Of rows that say they are his already, those of whose records that is not true. How many."""
+    changes: list[Change] = []
+    count = 0
+    for row in rows:
+        with contextlib.suppress(Missing):
+            try:
+                _, entry = _stored(store, row)
+            except Forbidden:
+                if not row.etag.endswith(OPAQUE):
+                    unread.append(row.key)
+                continue
+            meta = meta_of(bucket, entry)
+            if entry.meta is not None and meta is not None and meta.acl.owner == former:
+                began = len(unread)
+                changes += _given(store, bucket, msgspec.structs.replace(row, owner=former), to, unread)
+                count += len(unread) == began
+    if changes:
+        index.apply(changes)
+    return count
+
+
+def _give_alone(
+    index: Index, store: FileStore, bucket: Bucket, rows: Sequence[Row], to: User, unread: list[str]
+) -> int:
     """The same where storage does not see to it that nothing else has come in an object's place: one by one,
     while no server changes the key. How many. A body that is copied for it is copied before."""
     count, over = 0, list[tuple[str, int]]()
@@ -107,10 +176,13 @@ def _give_alone(index: Index, store: FileStore, bucket: Bucket, rows: Sequence[R
             with index.alone(bucket.name, row.key):
                 now = index.lookup(bucket.name, row.key, row.version)
                 same = now is not None and (now.name, now.owner) == (row.name, row.owner)
-                changes = _given_now(store, bucket, now, to, copied) if now is not None and same else []
+                began = len(unread)
+                changes = (
+                    _given_now(store, bucket, now, to, copied, unread) if now is not None and same else []
+                )
                 if changes:
                     index.apply(changes)
-            count += bool(changes)
+            count += bool(changes) and len(unread) == began
             if copied is not None and changes:
                 over.append((row.name, time.time_ns() + int(time_to_read(row.size) * 1e9)))
             elif copied is not None:
@@ -122,7 +194,7 @@ def _give_alone(index: Index, store: FileStore, bucket: Bucket, rows: Sequence[R
 
 
 def _given_now(
-    store: FileStore, bucket: Bucket, row: Row, to: User, copied: Entry | None
+    store: FileStore, bucket: Bucket, row: Row, to: User, copied: Entry | None, unread: list[str]
 ) -> Sequence[Change]:
     """`_given`; where bodies have names of their own the row gets `copied`, nothing where that is not."""
     if copied is not None:
@@ -131,7 +203,7 @@ def _given_now(
                 row=msgspec.structs.replace(row, owner=to.id, name=copied.name, token=copied.token), keep=True
             )
         ]
-    return _given(store, bucket, row, to) if row.marker or store.capabilities.atomic_replace else []
+    return _given(store, bucket, row, to, unread) if row.marker or store.capabilities.atomic_replace else []
 
 
 def _copied(store: FileStore, row: Row, to: User) -> Entry | None:
@@ -166,21 +238,28 @@ def _handed(acl: Acl, former: str, to: str) -> Acl:
     return Acl(owner=to, grants=tuple(dict.fromkeys(grants)))
 
 
-def _given(store: FileStore, bucket: Bucket, row: Row, to: User) -> list[Change]:
-    """The row with its new owner, in storage first; nothing when it has gone, or is another's by now."""
+def _given(store: FileStore, bucket: Bucket, row: Row, to: User, unread: list[str]) -> list[Change]:
+    """The row with its new owner, in storage first; nothing when it has gone, or is another's by now. What
+    has its sum has a record as well, mostly; where that may not be read or changed, `unread` gets the key."""
     if row.marker:
         return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
     with contextlib.suppress(Missing, Changed):
         try:
             name, entry = _stored(store, row)
         except Forbidden:  # so is its record; a scan says whose it is once it may be read
+            if not row.etag.endswith(OPAQUE):
+                unread.append(row.key)
             return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
         meta = meta_of(bucket, entry)
         if entry.meta is None or meta is None:  # of others, who may have changed it: a scan says what it is
             return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
         if (meta.acl.owner, meta.version) != (row.owner, row.version):
             return []
-        given = store.set_meta(row.bucket, name, _handed_meta(entry.meta, row, to), entry.token)
+        try:
+            given = store.set_meta(row.bucket, name, _handed_meta(entry.meta, row, to), entry.token)
+        except Forbidden:
+            unread.append(row.key)
+            return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
         new = msgspec.structs.replace(row, owner=to.id, token=given.token)
         if row.latest:
             new = msgspec.structs.replace(new, stamp=max(row.stamp, given.stamp))
@@ -195,12 +274,13 @@ def _given(store: FileStore, bucket: Bucket, row: Row, to: User) -> list[Change]
 
 def _stored(store: FileStore, row: Row) -> tuple[str, Entry]:
     """Where a version is: an older one has a name of its own, though its row may still have the one that is
-    the current object's by now. Raises `Missing`."""
-    if not row.latest:
-        kept = version_name(row.key, row.version)
+    the current object's by now, and the current one may have got the key's since. Raises `Missing`."""
+    kept = version_name(row.key, row.version)
+    if not row.latest or row.name == kept:
         with contextlib.suppress(Missing):
             return kept, store.stat(row.bucket, kept)
-    return row.name, store.stat(row.bucket, row.name)
+    name = row.key if row.name == kept else row.name
+    return name, store.stat(row.bucket, name)
 
 
 def check_deletable(store: FileStore, bucket: str) -> None:

@@ -258,3 +258,5 @@ def user_remove(shared: Shared, name: str, give_to: str | None, delete_data: boo
     shared.changed(
         f"user {gone.user.name} removed{what}", name=gone.user.name, id=gone.user.id, buckets=count
     )
+    for note in gone.notes:
+        render.say(note)

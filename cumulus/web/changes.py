@@ -146,7 +146,7 @@ def remove_user(view: View, form: dict[str, str], user: str) -> Changed:
 
     gone = accounts.remove_user(held.users, one.id, opened, give_to=form.get("give_to", "").strip())
     heir = f"; {gone.heir.name} got his buckets: {gone.buckets}" if gone.heir else ""
-    return Changed("/users", Flash(f"user {one.name} removed{heir}"))
+    return Changed("/users", Flash("; ".join([f"user {one.name} removed{heir}", *gone.notes])))
 
 
 # keys ---------------------------------------------------------------------------------------------------
@@ -310,7 +310,10 @@ def give_bucket(view: View, form: dict[str, str], name: str) -> Changed:
     if form.get("was_owner", bucket.owner) != bucket.owner != to.id:
         owner = next((one.name for one in held.admin.users() if one.id == bucket.owner), bucket.owner)
         _still({f"owner of {name}": owner})
-    count = data.give(held.index, held.store, bucket, to)
-    return Changed(
-        named("buckets", name), Flash(f"bucket {name} is {to.name}'s now, with {count_text(count, 'object')}")
-    )
+    unread: list[str] = []
+    count = data.give(held.index, held.store, bucket, to, unread)
+    said = [f"bucket {name} is {to.name}'s now, with {count_text(count, 'object')}"]
+    if unread:
+        owner = next((one.name for one in held.admin.users() if one.id == bucket.owner), bucket.owner)
+        said.append(data.unread_text(name, to.name, owner, unread))
+    return Changed(named("buckets", name), Flash("; ".join(said)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from by_the_rules import by_the_rules
 from cumulus_commands import Commands
-from test_cumulus_cli_buckets import store_object
+from test_cumulus_cli_buckets import owner_on_disk, store_object
 from test_cumulus_cli_listed import adopt
 
 from cumulus.admin.places import way_back
@@ -137,3 +137,43 @@ def test_a_directory_that_the_database_does_not_know_is_added_with_its_path(
     run("bucket", "add", "climate", "--owner", "alice", "--path", str(place))
     (found,) = told(run, "buckets")
     assert "know inside," in found["text"] and "--path" not in found["hint"]
+
+
+@pytest.mark.parametrize("words", ["bucket chown shared bob", "user remove alice --give-to bob"])
+@pytest.mark.parametrize("scanned", [False, True])
+def test_what_may_not_be_read_is_named_and_can_be_given_later(
+    run: Commands, tmp_path: Path, words: str, scanned: bool
+) -> None:
+    """Its record says the former owner, and no command gave it any more."""
+    adopt(run, tmp_path / "shared", "a")
+    store_object(run, "shared", "closed", b"hello")
+    alice, bob = (run.json("user", "show", name)["id"] for name in ("alice", "bob"))
+    os.chown(tmp_path / "shared/closed", 12345, 12345)
+    (tmp_path / "shared/closed").chmod(0)
+    with by_the_rules():
+        said = run(*words.split())
+        again = f"cumulus bucket chown shared bob --from {'alice' if 'chown' in words else alice}"
+        assert "1 object of bucket shared could not be changed" in run.err and "closed" in run.err
+        assert again in run.err and ("with 1 object" in said or "chown" not in words)
+        for mode in (0, 0o444):
+            (tmp_path / "shared/closed").chmod(mode)
+            assert run.json(*again.split()[1:])["objects"] == 0
+            assert "could not be changed" in run.err
+        (tmp_path / "shared/closed").chmod(0o666)
+        if scanned:
+            run("bucket", "rescan", "shared")
+        given = run.json(*again.split()[1:])
+        assert given["objects"] == 1 and run.err == ""
+        assert run.json(*again.split()[1:])["objects"] == 0
+    run("bucket", "rescan", "shared")
+    index, directory = open_index(load_config(run.dir / "cumulus.toml"), lambda bad: None)
+    assert {row.owner for row in index.page_versions("shared").rows} == {bob}
+    assert owner_on_disk(run, "shared", "closed") == bob
+    index.close()
+    directory.close()
+
+
+def test_only_the_rest_of_ones_own_bucket_is_given(run: Commands, tmp_path: Path) -> None:
+    adopt(run, tmp_path / "shared", "a")
+    refused = run.refused("bucket", "chown", "shared", "bob", "--from", "alice", status=2)
+    assert "is not bob's" in refused["message"] and "bucket chown shared bob" in refused["hint"]
