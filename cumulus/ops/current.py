@@ -46,12 +46,17 @@ def show(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
         return
     for _ in range(TRIES):
         newest = site.index.lookup(bucket.name, meta.key)
-        if newest is None or (newest.version == meta.version and not newest.marker):
+        same = newest is not None and newest.version == meta.version
+        if newest is not None and same and not newest.marker:
             return
-        over = _same_marker(site, bucket, newest) if newest.version == meta.version else None
+        over = _same_marker(site, bucket, newest) if newest is not None and same else None
         if not _is_read(site, bucket, entry, meta):
             return
-        late = msgspec.structs.replace(entry, stamp=max(entry.stamp, newest.stamp + 1))
+        # a marker of the same id may have been in its way, and have been removed
+        before = site.index.gone_at(bucket.name, meta.key, meta.version)
+        if newest is not None:
+            before = max(before, newest.stamp)
+        late = msgspec.structs.replace(entry, stamp=max(entry.stamp, before + 1))
         site.told.apply([Put(row=row_of(bucket, late, meta), keep=True)])
         now = site.index.lookup(bucket.name, meta.key, meta.version)
         if over is not None and now is not None and not now.marker:

@@ -285,11 +285,10 @@ def _cover(
             continue
         # later than what `show` gives
         former, marker = marker, msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 2))
-        now = site.index.lookup(bucket.name, marker.key, marker.version)
-        # of two of the id "null" it may be what has just gone (`show`)
-        if _is_same(now, marker) or (now is not None and now.modified_ns == found.meta.modified_ns):
+        same = found.meta.version == marker.version  # "null", gone for good, which the index may not know yet
+        if same or _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
             site.told.apply([Put(row=marker, keep=True)])
-            if site.index.gone_at(bucket.name, marker.key, marker.version) < former.stamp:
+            if same or site.index.gone_at(bucket.name, marker.key, marker.version) < former.stamp:
                 continue
             site.told.apply(removal(site, marker, marker.stamp))
         _promote(site, bucket, marker.key)  # the marker was removed by its id meanwhile

@@ -3,7 +3,10 @@ between: what reads find, what listings have, and what a scan leaves, is the sam
 
 from __future__ import annotations
 
+import os
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,12 +20,15 @@ from test_s3_version_races import rows_of, stored
 
 from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.index.api import Change, Put, Remove
+from cumulus.index.postgres import FRESH_S
 from cumulus.ops import deletes, jobs, publish
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import VERSIONS
-from cumulus.storage.api import Entry, StorageError
+from cumulus.ops.rows import meta_of
+from cumulus.storage.api import Entry, Missing, StorageError
 
 WAIT_S = 20.0
+ROUNDS = int(os.environ.get("SECTOR_TEST_S3_VERSION_ROUNDS", "250")) // 5
 
 
 @pytest.fixture
@@ -446,3 +452,55 @@ def test_what_is_put_over_a_marker_null_does_not_bring_an_older_version_back_mea
     put(one, "k", b"22")
     assert set(current) == {"null"}
     assert agree(worlds, "k") == b"22"
+
+
+def test_with_versioning_suspended_what_is_served_is_listed_and_has_its_file(
+    worlds: list[World], seed: int
+) -> None:
+    """Three processes put, delete and remove versions of a key at random, the version "null" too; of each key
+    only a few times, so that nothing that comes later mends it."""
+    chance = random.Random(seed)
+
+    def act(world: World, key: str, *numbers: int) -> None:
+        for number in numbers:
+            step(world, key, random.Random(number))
+
+    def step(world: World, key: str, choice: random.Random) -> None:
+        what = choice.random()
+        rows = world.index.page_versions("bkt", prefix=key, limit=9).rows
+        if what < 0.35:
+            put(world, key, b"x" * choice.choice((3, SMALL + 1)))
+        elif what < 0.6:
+            delete(world, key)
+        elif what < 0.75 or not rows:
+            delete(world, key, "null")
+        else:
+            delete(world, key, choice.choice(rows).version)
+
+    keys = [f"k{number:03}" for number in range(ROUNDS)]
+    for key in keys:
+        act(worlds[0], key, chance.getrandbits(32))
+    versioning(worlds, "Suspended")
+    time.sleep(FRESH_S)
+    bucket = worlds[0].site.bucket("bkt")
+    for key in keys:
+        act(worlds[0], key, chance.getrandbits(32))
+        numbers = [[chance.getrandbits(32) for _ in range(2)] for _ in worlds]
+        with ThreadPoolExecutor(len(worlds)) as pool:
+            for done in [
+                pool.submit(act, one, key, *some) for one, some in zip(worlds, numbers, strict=True)
+            ]:
+                done.result()
+        row = worlds[2].index.lookup("bkt", key)
+        try:
+            meta = meta_of(bucket, worlds[2].store.stat("bkt", key))
+        except Missing:
+            meta = None
+        listed = None if row is None or row.marker else (row.version, row.modified_ns)
+        assert listed == (None if meta is None else (meta.version, meta.modified_ns)), key
+        for one in worlds[2].index.page_versions("bkt", prefix=key, limit=20).rows:
+            answer = worlds[2].ask("GET", f"/bkt/{key}", query={"versionId": one.version})
+            assert answer.status == (405 if one.marker else 200), (key, one.version)
+    before = rows_of(worlds[2]).keys()
+    scan(worlds[2])
+    assert rows_of(worlds[2]).keys() == before
