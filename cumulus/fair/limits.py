@@ -184,6 +184,12 @@ class Seat:
         self._lock = threading.Lock()
         self.owner, self.weight = sharing.of(None, where)
 
+    @property
+    def who(self) -> str:
+        """Whose the request under way is: a user's, else that of somebody at the address."""
+        mine = self._user if self._known else None
+        return f"address {self._there[0]}" if mine is None else f"user {mine[0]}"
+
     def take(self) -> bool:
         """The connection is made; False when its address has as many as it may (then do not `leave`)."""
         return self._addresses.enter(self._there[1])

@@ -228,6 +228,11 @@ class S3Channel(Protocol):
             self.site.held.free(self)
 
     @property
+    def owner(self) -> str:
+        """Who has the reply to the request under way."""
+        return self.peer if self.seat is None else self.seat.who
+
+    @property
     def taken(self) -> int:
         """Bytes that the client has taken."""
         return 0 if self._tcp is None else self._tcp.taken()

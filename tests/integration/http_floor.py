@@ -180,9 +180,9 @@ class Floor:
         """Until a body is not read any more, since its bytes are not taken."""
         until(lambda: self.call(lambda: any(r.intake.paused for c in self.site.channels for r in c.requests)))
 
-    def connect(self) -> Wire:
-        """A raw connection."""
-        return Wire(socket.create_connection(("127.0.0.1", self.port), DEADLINE_S))
+    def connect(self, source: str = "127.0.0.1") -> Wire:
+        """A raw connection from that address."""
+        return Wire(socket.create_connection(("127.0.0.1", self.port), DEADLINE_S, (source, 0)))
 
     def log_lines(self) -> list[bytes]:
         """Lines of the access log that are complete."""

@@ -146,6 +146,22 @@ def test_replies_that_nobody_takes_have_a_bound_in_memory(monkeypatch: pytest.Mo
         assert running.call(lambda: running.site.held.total) == 0
 
 
+def test_whole_replies_of_somebody_greedy_make_room_at_once() -> None:
+    """Another address is served though no client has been looked at for long enough to be called slow."""
+    with floor() as running:
+        running.site.held._most = 32 << 20
+        running.gateway.replies["/large"] = lambda call: Reply(200, [], bytes(8 << 20))
+        wires = [running.connect("127.0.0.2").send(request("/large")) for _ in range(4)]
+        until(lambda: running.call(lambda: running.site.held.total) == 32 << 20)
+        wire = running.connect()
+        assert [len(wire.send(request("/large")).answer().body) for _ in range(3)] == [8 << 20] * 3
+        assert running.call(lambda: len(running.site.channels)) == 4, "one has made room"
+        for one in [*wires, wire]:
+            one.close()
+        until(lambda: running.call(lambda: not running.site.channels))
+        assert running.call(lambda: running.site.held.total) == 0
+
+
 # slow clients -------------------------------------------------------------------------------------------
 def test_a_head_that_drips_is_ended(quick: Floor) -> None:
     """Each byte is in time, the head is not."""
