@@ -39,6 +39,18 @@ def removal(site: Site, row: Row, stamp: int) -> list[Change]:
     return [*changes, Remove(bucket=row.bucket, key=row.key, stamp=stamp, version=row.version)]
 
 
+def tell_removal(site: Site, row: Row, stamp: int) -> None:
+    """The index hears that a version has gone, and is waited for where it is away, also with its question for
+    what comes next: storage has changed already. Raises as `Told.apply`."""
+    changes: list[Change] = [Remove(bucket=row.bucket, key=row.key, stamp=stamp, version=row.version)]
+
+    def call() -> None:
+        changes[:] = removal(site, row, stamp)
+        site.index.apply(changes)
+
+    site.told.tell(call, changes)
+
+
 def show(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
     """In a bucket with versions, when the index has heard of that object: it is the newest there too, if it
     is what reads find. Raises what the index raises, and storage errors."""

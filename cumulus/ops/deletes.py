@@ -17,7 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.current import removal, show
+from cumulus.ops.current import show, tell_removal
 from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import (
@@ -251,7 +251,7 @@ def _mark(
     site.told.apply([*was_removed(site, bucket, row, found), Put(row=marker, keep=True)])
     if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
-    if site.atomic and (found is None or found.entry.name.startswith(VERSIONS)):
+    if site.atomic:
         _cover(site, bucket, marker, since)
     return Deleted(version, marker=True)
 
@@ -259,8 +259,8 @@ def _mark(
 def _cover(
     site: Site, bucket: Bucket, marker: Row, since: int | None = None, version: str | None = None
 ) -> None:
-    """What another process makes current just now (`_promoted`), which was nowhere under the key's name when
-    the marker was stored, becomes an older version again (`version`: only that one). We look for it when the
+    """What another process makes current just now (`_promoted`), under the key's name since the marker was
+    stored, becomes an older version again (`version`: only that one). We look for it when the
     marker is in the index, and the other for the marker when the body has its name, so that one of us sees
     the other. What was put after `since` (None: after the marker was made) stays, and is newer. Raises
     `S3Error` ConditionalRequestConflict, and storage errors."""
@@ -290,7 +290,7 @@ def _cover(
             site.told.apply([Put(row=marker, keep=True)])
             if same or site.index.gone_at(bucket.name, marker.key, marker.version) < former.stamp:
                 continue
-            site.told.apply(removal(site, marker, marker.stamp))
+            tell_removal(site, marker, marker.stamp)
         _promote(site, bucket, marker.key)  # the marker was removed by its id meanwhile
         return
     raise S3Error("ConditionalRequestConflict")
@@ -343,7 +343,7 @@ def delete_version(
         else:
             if due is not None:
                 _check_body(site, bucket, row, due)
-            site.told.apply(removal(site, row, row.stamp))
+            tell_removal(site, row, row.stamp)
             site.discard(bucket.name, row.name, row.size)
         if row.latest or site.atomic:  # what was newer may have gone since then
             _promote(site, bucket, key)
@@ -357,7 +357,7 @@ def _remove_row(site: Site, marker: Row) -> None:
     for _ in range(TRIES):
         if left is None or not _is_same(left, marker):
             return
-        site.told.apply(removal(site, left, left.stamp))
+        tell_removal(site, left, left.stamp)
         left = site.index.lookup(marker.bucket, marker.key, marker.version)
     raise S3Error("ConditionalRequestConflict")
 
@@ -411,7 +411,7 @@ def _remove_kept(site: Site, bucket: Bucket, row: Row, due: Due | None, *, exact
     for _ in range(TRIES):
         if not exact:  # what is put under the same id may have its stamp from before the removal
             at = max(at, stamp)
-        site.told.apply(removal(site, row, at))
+        tell_removal(site, row, at)
         stamp = _remove_body(site, bucket, row, exact=exact)
         left = site.index.lookup(bucket.name, row.key, row.version) if exact else None
         if left is not None and _is_same(left, row):  # its record was changed meanwhile
@@ -460,7 +460,7 @@ def _remove_outside(site: Site, bucket: Bucket, key: str) -> None:
             raise
         except (Missing, Changed):
             continue
-        site.told.apply(removal(site, row_of(bucket, found.entry, found.meta), stamp))
+        tell_removal(site, row_of(bucket, found.entry, found.meta), stamp)
         if site.atomic and bucket.versioning is not Versioning.OFF:
             _promote(site, bucket, key)
         return

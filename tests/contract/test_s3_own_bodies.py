@@ -16,7 +16,7 @@ from s3_world import World
 from cumulus.admin import data
 from cumulus.auth import lifecycle
 from cumulus.backends.fsspec_writer import Writer
-from cumulus.index.api import Away
+from cumulus.index.api import Away, StillUsed
 from cumulus.index.keys import stripe_of
 from cumulus.ops import told
 from cumulus.ops.jobs import Done, Jobs, forget_versions, rescan
@@ -380,3 +380,27 @@ def test_a_completion_tells_how_large_it_is(world: World, monkeypatch: pytest.Mo
     upload = Upload(world)
     assert upload.complete().status == 200
     assert told == [len(world.ask("GET", "/bkt/k").body)] and told[0]
+
+
+def test_a_completion_that_is_refused_takes_no_version_null_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions are suspended, and another completion has claimed the upload since this one asked."""
+    assert world.ask("PUT", "/bkt/k", b"null").status == 200
+    versioning(world, "Enabled")
+    assert world.ask("PUT", "/bkt/k", b"newer").status == 200
+    versioning(world, "Suspended")
+    upload = Upload(world)
+    with monkeypatch.context() as patch:
+
+        def lost(*_: Any) -> bool:
+            raise StillUsed("another has the claim")
+
+        patch.setattr(world.index, "drop_upload", lost)
+        assert upload.complete().status == 409
+    assert world.ask("GET", "/bkt/k", query={"versionId": "null"}).body == b"null"
+    assert world.ask("GET", "/bkt/k").body == b"newer"
+    assert upload.complete().status == 200
+    assert world.ask("GET", "/bkt/k", query={"versionId": "null"}).body == upload.body
+    found = world.index.usage("bucket", "bkt")
+    assert (found.objects, found.bytes) == (2, len(upload.body) + 5)

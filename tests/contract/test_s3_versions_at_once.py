@@ -19,7 +19,7 @@ from s3_world import World
 from test_s3_version_races import rows_of, stored
 
 from cumulus.backends.posix.publish import SMALL, Publisher
-from cumulus.index.api import Change, Put, Remove
+from cumulus.index.api import Away, Change, Put, Remove
 from cumulus.index.postgres import FRESH_S
 from cumulus.ops import deletes, jobs, publish
 from cumulus.ops.jobs import Done, forget_versions, rescan
@@ -155,16 +155,16 @@ def held(
     meanwhile: Callable[[], None],
 ) -> None:
     """`meanwhile` is done, once, before the index hears of that change by the process of `world`."""
-    real = world.site.told.apply
+    real = world.site.told.tell
     began: list[bool] = []
 
-    def apply(changes: Sequence[Change]) -> None:
+    def tell(call: Callable[[], None], changes: Sequence[Change]) -> None:
         if not began and any(is_it(change) for change in changes):
             began.append(True)
             meanwhile()
-        real(changes)
+        real(call, changes)
 
-    monkeypatch.setattr(world.site.told, "apply", apply)
+    monkeypatch.setattr(world.site.told, "tell", tell)
 
 
 def becomes_current(change: Change) -> bool:
@@ -504,3 +504,48 @@ def test_with_versioning_suspended_what_is_served_is_listed_and_has_its_file(
     before = rows_of(worlds[2]).keys()
     scan(worlds[2])
     assert rows_of(worlds[2]).keys() == before
+
+
+def test_a_deletion_holds_beside_the_removal_of_an_older_version(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which made current again what the deletion had just put aside: it was acknowledged and undone."""
+    one, two, _ = worlds
+    older = put(one, "k", b"1")
+    put(one, "k", b"22")
+    held(monkeypatch, one, is_marker, lambda: void(delete(two, "k", older)))
+    delete(one, "k")
+    assert agree(worlds, "k") is None
+
+
+def is_marker(change: Change) -> bool:
+    return isinstance(change, Put) and change.row.marker
+
+
+@pytest.mark.parametrize("what", ["page_versions", "apply"])
+def test_a_removal_waits_for_a_database_that_is_away_for_a_moment(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its body has gone by then; a scan took the version before it for one that others had removed."""
+    one = worlds[0]
+    put(one, "k", b"1")
+    newest = put(one, "k", b"22")
+    remove, ask = one.store.delete, getattr(one.index, what)
+    away: list[int] = []
+
+    def gone(*words: Any, **more: Any) -> int:
+        stamp = int(remove(*words, **more))
+        away.append(1)
+        monkeypatch.setattr(one.store, "delete", remove)
+        return stamp
+
+    def broken(*words: Any, **more: Any) -> Any:
+        if away:
+            away.clear()
+            raise Away("the connection has ended")
+        return ask(*words, **more)
+
+    monkeypatch.setattr(one.store, "delete", gone)
+    monkeypatch.setattr(one.index, what, broken)
+    delete(one, "k", newest)
+    assert agree(worlds, "k") == b"1"
