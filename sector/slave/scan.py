@@ -102,20 +102,24 @@ class TreeWatch:
                 await work
             except errors.SectorError as error:  # one bad file does not hide the others
                 log.warn("a change in the data directory waits: {why}", why=error.message)
+            if self._stopping():
+                break
         self.tell_warnings()
+        if self._stopping():  # what was not looked into seems gone, and the next start reports all there is
+            return
         try:
             for at in range(0, max(len(found), len(gone)), _TELL_AT_ONCE):
                 end = at + _TELL_AT_ONCE
-                here = [meta for meta in found[at:end] if self._has(meta)]  # not what was replaced meanwhile
-                told = Adopted(self._disk.slave_id, here, gone[at:end])
-                await self._master_call(told, deadline_s=30.0)
+                here = [m for m in found[at:end] if self._has(m.path, m.version)]  # not what was replaced
+                away = [named for named in gone[at:end] if not self._has(*named)]  # not what came back
+                await self._master_call(Adopted(self._disk.slave_id, here, away), deadline_s=30.0)
         except errors.SectorError as error:
             self.untold = True
             log.warn("the master was not told what changed in the data directory: {why}", why=error.message)
 
-    def _has(self, meta: SliceMeta) -> bool:
-        known = self._disk.entries.get(meta.path)
-        return known is not None and known.version == meta.version
+    def _has(self, path: str, version: Version) -> bool:
+        known = self._disk.entries.get(path)
+        return known is not None and known.version == version
 
     def _works(self, catalogue: Catalogue, found: list[SliceMeta], gone: list[tuple[str, Version]]) -> Any:
         """What has to be done for each entry, one after the other; fills `found` and `gone`."""

@@ -35,8 +35,9 @@ class Watched:
 
     def __init__(self, disk: Disk) -> None:
         self.told: list[Adopted] = []
+        self.stops = False
         self.tree = TreeWatch(
-            disk, Inline(), Clock(), 300.0, self._call, joined=lambda: True, stopping=lambda: False
+            disk, Inline(), Clock(), 300.0, self._call, joined=lambda: True, stopping=lambda: self.stops
         )
 
     async def _call(self, request: Adopted, **_: Any) -> None:
@@ -63,6 +64,40 @@ def test_what_is_overwritten_while_the_tree_is_scanned_is_not_told_as_it_was(her
     watch.result(watch.tree._round(seen))
     assert [request.found for request in watch.told] in ([], [[]])
     assert here.entries["/a"].version == V2
+
+
+def elsewhere(here: Disk, **files: bytes) -> tuple[Disk, Catalogue]:
+    """A slave that starts over a copied data directory: these files have other stamps than their records."""
+    for name in files:
+        store(here, f"/{name}", b"same", V1)
+    here.close_thd()
+    for name, content in files.items():
+        Path(here.root, "files", name).unlink()
+        Path(here.root, "files", name).write_bytes(content)
+    again = Disk(here.root, "s1")
+    return again, again.open_thd()
+
+
+def test_what_was_copied_back_before_it_was_looked_into_is_not_told_as_gone(here: Disk) -> None:
+    """A reader found it bad, and another slave sent it again, in the same version."""
+    again, later = elsewhere(here, a=b"evil", b=b"evil")
+    assert again.set_aside_thd("/a", V1, "damaged in block 0")
+    store(again, "/a", b"same", V1)
+    watch = Watched(again)
+    watch.result(watch.tree._round(later))
+    assert [request.gone for request in watch.told] == [[("/b", V1)]]
+    assert list(again.entries) == ["/a"]
+    again.close_thd()
+
+
+def test_a_slave_that_stops_does_not_tell_what_it_did_not_look_into_as_gone(here: Disk) -> None:
+    again, later = elsewhere(here, a=b"same", b=b"same", c=b"evil")
+    watch = Watched(again)
+    watch.stops = True
+    watch.result(watch.tree._round(later))
+    assert watch.told == []
+    assert sorted(again.entries) == ["/a", "/b", "/c"]
+    again.close_thd()
 
 
 def test_a_touched_file_is_told_of(here: Disk) -> None:
