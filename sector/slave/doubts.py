@@ -56,11 +56,12 @@ class Doubts:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         wait: Wait,
         stopping: Callable[[], bool],
-        tell: Callable[[Adopted], Awaitable[None]],
+        tell: Callable[[Callable[[], Adopted | None]], Awaitable[None]],
         condemn: Callable[[str, Version, str], Awaitable[bool]],
         tell_bad: Callable[[str, Version, str], Awaitable[None]],
     ) -> None:
-        """`condemn` sets a replica aside and tells the master, `tell_bad` only does the latter."""
+        """`tell` makes a message for each attempt to bring it to the master, until it is None; `condemn` sets
+        a replica aside and tells the master, `tell_bad` only does the latter."""
         self._disk = disk
         self._pool = pool
         self._spawn = spawn
@@ -159,8 +160,11 @@ class Doubts:
         return look
 
     async def _acquit(self, path: str, version: Version) -> None:
-        """All of it was read and is good."""
+        """All of it was read and is good. The master would strike what replaced it, were it told later."""
         log.info("{path} was in doubt, but is as it was written", path=path)
-        record = self._here(path, version)
-        if record is not None:
-            await self._tell(Adopted(self._disk.slave_id, [record.meta]))
+
+        def acquitted() -> Adopted | None:
+            record = self._here(path, version)
+            return None if record is None else Adopted(self._disk.slave_id, [record.meta])
+
+        await self._tell(acquitted)

@@ -414,16 +414,18 @@ class Transfers:
         finally:
             self._core.end(transfer, self._clock.seconds(), 0 if why else transfer.size, not why)
         version, kept = request.meta.version, self.parts.has(part)
-        await self._tell(
-            Replicated(self._core.slave_id, request.task, transfer.path, version, why[:8000], kept)
-        )
+        report = Replicated(self._core.slave_id, request.task, transfer.path, version, why[:8000], kept)
+        await self._tell(lambda: report)
 
-    async def _tell(self, report: Request) -> None:
-        """Bring a report to the master, with some patience: a later full Report says the same."""
+    async def _tell(self, made: Callable[[], Request | None]) -> None:
+        """Bring a report to the master, with some patience: a later full Report says the same. It is made for
+        each attempt; None = there is nothing to tell any more."""
         for attempt in range(5):
             try:
                 async with self.gate.shared():
-                    await self._ask_master(report)
+                    report = made()
+                    if report is not None:
+                        await self._ask_master(report)
                 return
             except errors.SectorError as error:
                 log.debug("a report was not delivered: {why}", why=error.message)
