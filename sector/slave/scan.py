@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from sector import errors
 from sector.clock import Clock, pause
 from sector.model import SliceMeta, Version
-from sector.slave.catalog import Catalogue, Found
+from sector.slave.catalog import Catalogue, Found, Record
 from sector.slave.disk import Disk
 from sector.slave.pool import Pool
 from sector.wire.slave import Adopted
@@ -45,6 +45,9 @@ class TreeWatch:
         self._master_call = master_call
         self._joined = joined
         self._stopping = stopping
+        self._unread: dict[str, tuple[Found, Record]] = {}
+        """What could not be looked into, and counts as here with the stamp that its file has: a scan of the
+        tree sees no change there."""
 
     def tell_warnings(self) -> None:
         """Log what the disk had to remark."""
@@ -121,12 +124,28 @@ class TreeWatch:
         known = self._disk.entries.get(path)
         return known is not None and known.version == version
 
+    def _again(self, catalogue: Catalogue) -> list[tuple[Found, Record]]:
+        """What to look into once more, beside what a scan saw, now as changed or gone."""
+        unread, self._unread = self._unread, {}
+        seen = {path for path, _ in catalogue.gone} | {found.path for found, _ in catalogue.verify}
+        entries = self._disk.entries
+        return [
+            (found, record)
+            for path, (found, record) in unread.items()
+            if path not in seen and self._has(path, record.version) and found.matches(entries[path])
+        ]
+
     def _works(self, catalogue: Catalogue, found: list[SliceMeta], gone: list[tuple[str, Version]]) -> Any:
         """What has to be done for each entry, one after the other; fills `found` and `gone`."""
         run, disk = self._pool.run, self._disk
 
-        async def verify(seen: Any, record: Any) -> None:
-            if await run(disk.verify_thd, seen, record, self._stopping):
+        async def verify(seen: Found, record: Record) -> None:
+            try:
+                good = await run(disk.verify_thd, seen, record, self._stopping)
+            except errors.SectorError:
+                self._unread[seen.path] = seen, record
+                raise
+            if good:
                 found.append(record.meta)
             else:
                 gone.append((record.path, record.version))
@@ -147,7 +166,7 @@ class TreeWatch:
             if new is not None:
                 found.append(new.meta)
 
-        for seen, record in catalogue.verify:
+        for seen, record in (*catalogue.verify, *self._again(catalogue)):
             yield verify(seen, record)
         for path, why in catalogue.attic:
             yield aside(path, why)

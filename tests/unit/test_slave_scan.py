@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from slave_disk import V1, V2, opened, store
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
+from sector import errors
 from sector.slave import beneath
 from sector.slave.catalog import Catalogue, Found, reconcile
 from sector.slave.disk import Disk
@@ -108,10 +110,12 @@ def test_a_touched_file_is_told_of(here: Disk) -> None:
     assert [(meta.path, meta.version) for meta in watch.told[0].found] == [("/a", V1)]
 
 
+@pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_a_file_that_cannot_be_read_does_not_keep_a_slave_from_starting(
-    here: Disk, monkeypatch: pytest.MonkeyPatch
+    here: Disk, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """One of root's, or on a bad block: all others are looked into, and it is left for later."""
+    """One of root's, or on a bad block: all others are looked into, and it is left for later, however often
+    it cannot be read."""
     store(here, "/touched", b"same", V1)
     store(here, "/other", b"same", V1)
     here.close_thd()
@@ -132,9 +136,38 @@ def test_a_file_that_cannot_be_read_does_not_keep_a_slave_from_starting(
     assert [found.path for found, _ in later.verify] == ["/touched"]
     assert [found.path for found in later.adopt] == ["/new"]
     assert sorted(again.entries) == ["/other", "/touched", "/unknown"]
+    for _ in range(rounds):
+        watch.result(watch.tree._round(later))
+        later = again.rescan_thd()
+    assert watch.told == []
     monkeypatch.undo()
     watch.result(watch.tree._round(later))
     assert sorted(meta.path for meta in watch.told[0].found) == ["/new", "/touched"]
+    watch.result(watch.tree._round(again.rescan_thd()))
+    assert len(watch.told) == 1
+    again.close_thd()
+
+
+@pytest.mark.parametrize("content", [b"same", b"evil", b"other bytes", b""])
+def test_of_a_file_that_could_not_be_read_counts_what_is_there_now(
+    here: Disk, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """It was replaced by other hands, edited, or taken away before it could be looked into."""
+    again, later = elsewhere(here, a=b"same", b=b"same")
+    with monkeypatch.context() as bad:
+        bad.setattr(again, "verify_thd", Mock(side_effect=errors.LocalIO("Input/output error")))
+        watch = Watched(again)
+        watch.result(watch.tree._round(later))
+    assert watch.told == []
+    Path(here.root, "files/a").unlink()
+    if content:
+        Path(here.root, "files/a").write_bytes(content)
+    look = Mock(side_effect=again.verify_thd)
+    monkeypatch.setattr(again, "verify_thd", look)
+    watch.result(watch.tree._round(again.rescan_thd()))
+    assert [meta.path for meta in watch.told[0].found] == (["/a", "/b"] if content == b"same" else ["/b"])
+    assert watch.told[0].gone == ([] if content == b"same" else [("/a", V1)])
+    assert look.call_count == (2 if len(content) == 4 else 1)
     again.close_thd()
 
 
