@@ -58,7 +58,8 @@ class Errands:
         self._hub = hub
         self._spawn = spawn
         self._slaves: dict[str, _Slave] = {}
-        self._waiting: list[tuple[int, Deferred[None]]] = []
+        self._waiting: dict[Deferred[None], int] = {}
+        """Who waits until a slave has which serial."""
         self._stopped = False
 
     def _state(self, node_id: str) -> _Slave | None:
@@ -131,9 +132,7 @@ class Errands:
         for state in self._slaves.values():
             if state.timer is not None and state.timer.active():
                 state.timer.cancel()
-        for _, waiting in self._waiting:
-            waiting.callback(None)
-        self._waiting = []
+        self._fire(list(self._waiting))
 
     def settled(self, serial: int, limit_s: float = 2.0) -> Deferred[None]:
         """Fires when at least one slave has the mirror up to `serial`, or after `limit_s`, or at once when
@@ -143,14 +142,8 @@ class Errands:
         if any(state.missed < serial <= state.acked for state in self._slaves.values()):
             return succeed(None)
         waiting: Deferred[None] = Deferred()
-        self._waiting.append((serial, waiting))
-
-        def over() -> None:
-            self._waiting = [item for item in self._waiting if item[1] is not waiting]
-            if not waiting.called:
-                waiting.callback(None)
-
-        timer = self._hub.clock.callLater(limit_s, over)
+        self._waiting[waiting] = serial
+        timer = self._hub.clock.callLater(limit_s, self._fire, [waiting])
 
         def done(_: None) -> None:
             if timer.active():
@@ -159,10 +152,15 @@ class Errands:
         return waiting.addCallback(done)
 
     def _acknowledged(self, state: _Slave) -> None:
-        ready = [item for item in self._waiting if state.missed < item[0] <= state.acked]
-        self._waiting = [item for item in self._waiting if item not in ready]
-        for _, waiting in ready:
-            waiting.callback(None)
+        waiting = self._waiting.items()
+        self._fire([one for one, serial in waiting if state.missed < serial <= state.acked])
+
+    def _fire(self, ready: Sequence[Deferred[None]]) -> None:
+        for waiting in ready:
+            self._waiting.pop(waiting, None)
+        for waiting in ready:
+            if not waiting.called:
+                waiting.callback(None)
 
     async def _work(self, node_id: str, state: _Slave) -> None:
         try:
