@@ -203,7 +203,7 @@ def _change_addresses(
     _done(shared, text, name=name, **{"removed" if remove else "added": rules})
 
 
-@user.command("allow", epilog=_RULES)
+@user.command("allow", short_help="Let the user NAME log in from these addresses.", epilog=_RULES)
 @click.argument("name", type=NAME)
 @click.argument("ranges", metavar="[CIDR]...", nargs=-1)
 @click.option("--remove", is_flag=True, help="Take these allowing rules away again.")
@@ -224,7 +224,7 @@ def user_allow(shared: Shared, name: str, ranges: tuple[str, ...], remove: bool)
     _change_addresses(shared, name, ranges, remove, "", f"user {name} may come from")
 
 
-@user.command("deny", epilog=_RULES)
+@user.command("deny", short_help="Refuse the user NAME from these addresses.", epilog=_RULES)
 @click.argument("name", type=NAME)
 @click.argument("ranges", metavar="[CIDR]...", nargs=-1)
 @click.option("--remove", is_flag=True, help="Take these denying rules away again.")
