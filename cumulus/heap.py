@@ -22,14 +22,6 @@ def few_arenas() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
-def all_descriptors() -> None:
-    """As many open files as the system allows this process: the usual 1,024 are for programs that use
-    select(2), and connections alone may be 10,000 (getrlimit(2), RLIMIT_NOFILE)."""
-    with contextlib.suppress(OSError, ValueError):
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def connections_at_most(wanted: int) -> int:
     """`wanted` connections, or as many as leave a quarter of the files that this process may have open to
     requests, beside those for clients that are being refused."""

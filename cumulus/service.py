@@ -31,7 +31,7 @@ from cumulus.admin.options import Shared, shared_options
 from cumulus.checked import can_append
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
-from cumulus.heap import all_descriptors, connections_at_most, few_arenas
+from cumulus.heap import connections_at_most, few_arenas
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.listening import RestingPort, bind_to, cannot_listen, listen
 from cumulus.http.metrics import Sample
@@ -435,7 +435,6 @@ def _daemon(config: Config) -> DaemonConfig:
 def serve(config: Config) -> None:
     """Run the service until SIGTERM or SIGINT. Raises as `run_service`."""
     few_arenas()
-    all_descriptors()
     from sector.daemon import run_service
 
     async def make(reactor: Any) -> Server:
@@ -554,7 +553,7 @@ class WorkerService(Service):
 
 def worker_main() -> int:
     """The main program of a worker process, which the head starts with its two sockets."""
-    from sector.daemon import run_service
+    from sector.daemon import all_descriptors, run_service
 
     few_arenas()
     all_descriptors()
