@@ -543,8 +543,9 @@ def override_client(
     """`config` with master ("HOST:PORT"), user or password file replaced where given."""
     client = config.client
     changes: dict[str, Any] = {}
-    if master and master not in client.masters:
-        changes["masters"] = [str(parse_address(master, 7001))]
+    where = parse_address(master, 7001) if master else None
+    if where is not None and where not in [parse_address(text, 7001) for text in client.masters]:
+        changes["masters"] = [str(where)]
     if user and user != client.user:
         changes["user"] = user
     if changes:

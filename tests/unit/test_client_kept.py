@@ -75,6 +75,19 @@ def test_options_count_as_the_environment_does(place: Path) -> None:
     assert place.read_bytes() == before
 
 
+@pytest.mark.parametrize("master", ["m", "m:7001", " n ", "n:07001"])
+def test_a_master_counts_as_the_stored_one_however_its_address_is_written(
+    monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """Each command logged in anew, and left a session behind."""
+    config = load_client()
+    assert override_client(config, master=master) == config
+    assert override_client(config, master="m:7002").client.masters == ["m:7002"]
+    monkeypatch.setenv("SECTOR_MASTER", master)
+    save(load_client())
+    assert load_client().client == renewed(ALICE)
+
+
 def test_a_password_file_of_the_environment_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECTOR_PASSWORD_FILE", "/tmp/once.pw")
     config = load_client()
