@@ -36,9 +36,10 @@ class SlaveBeat:
 
 @dataclass(frozen=True, slots=True)
 class ReportEnded:
-    """A slave's full report is in the database."""
+    """A slave's full report is in the database; `early` = it began before the one that was asked for."""
 
     node: str
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +202,9 @@ class MasterCore:
                     self._changed(change, effects)
                 if change is not None or self.members.get(node).beats == 1:
                     effects.append(Errands(node))  # before its first beat it may not have its key yet
-            case ReportEnded(node):
+            case ReportEnded(node, early):
                 found = self.members.get(node)
-                found.reported, found.want_report = True, False
+                found.reported, found.want_report = not early, early
                 self._again = True
             case Tick():
                 self._tick(now, effects)

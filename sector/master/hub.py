@@ -191,9 +191,10 @@ class Hub:
         self._sent[slave_id] = max(self._sent.get(slave_id, 0), serial)
         self.serial = max(self.serial, serial)
 
-    def has_come(self, slave_id: str) -> None:
+    def has_come(self, slave_id: str, drawn: int) -> None:
         """The rebuild waits no longer for a slave that it ended without. What is not as the namespace now has
-        it goes to an attic with the next full report: of that slave, and of all when nobody is awaited."""
+        it goes to an attic with the next full report: of that slave, and of all when nobody is awaited. One
+        that began before `drawn` was drawn does not know all that goes."""
         if slave_id not in self.awaited:
             return
         self.awaited.discard(slave_id)
@@ -201,7 +202,7 @@ class Hub:
         log.info("slave {slave_id} is awaited no longer; still: {waits}", slave_id=slave_id, waits=waits)
         for node in self.core.members.nodes.values():
             if node.id == slave_id or not self.awaited:
-                node.reported, node.want_report = False, True
+                node.reported, node.want_report, node.report_from = False, True, drawn
 
     def knows_all(self, slave_id: str, serial: int) -> bool:
         """Whether a slave whose mirror is of `serial` has it from this database. The serial as it is now

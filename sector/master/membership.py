@@ -45,7 +45,8 @@ class Load:
 class Node:
     """One slave. `reported` = its full report of this instance is complete; `granted` transfers and
     `promised` bytes given out since the last heartbeat counted them. Before its first heartbeat (`beats`) it
-    gets no work. `disk` tells its file system from others of its host."""
+    gets no work. A full report whose number is not above `report_from` began before it was asked for. `disk`
+    tells its file system from others of its host."""
 
     id: str
     place: Place
@@ -60,6 +61,7 @@ class Node:
     load: Load = field(default_factory=Load)
     reported: bool = False
     want_report: bool = True
+    report_from: int = 0
     granted: int = 0
     promised: int = 0
     beats: int = 0

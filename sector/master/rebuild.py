@@ -108,11 +108,11 @@ class Rebuild:
         hub = self._hub
         missing = self.missing
 
-        def run(tx: SqlTx) -> tuple[int, int, Any]:
+        def run(tx: SqlTx) -> tuple[int, int, int, Any]:
             finish(tx, hub.wall(), missing)
-            return tx.setting("epoch"), tx.setting("serial"), tx.sums()
+            return tx.setting("epoch"), tx.setting("serial"), tx.drawn(), tx.sums()
 
-        hub.epoch, hub.serial, sums = await hub.store.write(run)
+        hub.epoch, hub.serial, drawn, sums = await hub.store.write(run)
         hub.serial_base = hub.vouched = hub.serial
         hub.awaited = set(missing)
         if missing:
@@ -124,5 +124,5 @@ class Rebuild:
         log.info("rebuilt: {files} files in {dirs} directories", files=sums.files, dirs=sums.directories)
         hub.state = RUNNING
         for node in hub.core.members.nodes.values():
-            node.reported, node.want_report = False, True
+            node.reported, node.want_report, node.report_from = False, True, drawn
         self._done()

@@ -405,8 +405,11 @@ class MasterService(MultiService):
         self.spawn(self._forget_node(node_id))
 
     async def _forget_node(self, node_id: str) -> None:
-        await self.hub.store.write(lambda tx: tx.forget_node(node_id))
-        self.hub.has_come(node_id)
+        def run(tx: SqlTx) -> int:
+            tx.forget_node(node_id)
+            return tx.drawn()
+
+        self.hub.has_come(node_id, await self.hub.store.write(run))
 
     def _peer_event(self, event: PeerEvent) -> None:
         if event.kind == "restarted":

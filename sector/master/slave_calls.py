@@ -195,11 +195,11 @@ class SlaveCalls:
     async def _end(self, request: slave.Report, current: _Report) -> None:
         node_id = request.slave_id
 
-        def finish(tx: SqlTx) -> int:
+        def finish(tx: SqlTx) -> tuple[int, int]:
             tx.has_come(node_id)
-            return reconcile.finish_report(tx, node_id, current.number, current.started)
+            return reconcile.finish_report(tx, node_id, current.number, current.started), tx.drawn()
 
-        gone = await self._hub.store.write(finish)
+        gone, drawn = await self._hub.store.write(finish)
         if self._reports.get(node_id) is current:
             del self._reports[node_id]
         log.info(
@@ -209,9 +209,10 @@ class SlaveCalls:
             dropped=current.dropped,
             gone=gone,
         )
-        self._hub.feed(ReportEnded(node_id))
+        early = current.number <= self._hub.core.members.get(node_id).report_from
+        self._hub.feed(ReportEnded(node_id, early))
         if node_id in self._hub.awaited:
-            self._hub.has_come(node_id)
+            self._hub.has_come(node_id, drawn)
             self._errands.poke(node_id)
         self._on_reported(node_id, request.mirror_serial)
 

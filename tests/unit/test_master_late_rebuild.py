@@ -91,6 +91,48 @@ def test_a_report_that_the_end_of_a_rebuild_cuts_in_two_is_merged_as_one(cluster
     cluster.until(lambda: "/x" not in first.files)
 
 
+def test_a_report_under_way_when_the_last_comes_is_not_the_one_that_is_asked_for_then(
+    cluster: Cluster,
+) -> None:
+    """It named its files before the deletions of the last were known."""
+    first, late = cluster.slaves["s1"], cluster.slaves["s3"]
+    rebuild(cluster).remove("s2")
+    for slave in (first, late):
+        slave.join()
+    first.files = {"/x": meta("/x", 1)}
+    cluster.run(first.call(wire.Report("s1", True, True, list(first.files.values()))))
+    cluster.sleep(35)
+    assert cluster.master.hub.awaited == {"s3"}
+    cluster.run(first.call(wire.Report("s1", True, False, list(first.files.values()))))
+    cluster.run(late.call(wire.Report("s3", True, True, [], [Tombstone("/x", Version(5, 3), START)])))
+    assert not cluster.master.hub.awaited
+    cluster.run(first.call(wire.Report("s1", False, True)))
+    node = cluster.master.hub.core.members.get("s1")
+    assert node.want_report and not node.reported
+    first._reporting = False
+    cluster.until(lambda: "/x" not in first.files and node.reported)
+    assert first.attic == [("/x", Version(5, 1))] and not node.want_report
+
+
+def test_a_report_under_way_when_the_rebuild_ends_is_followed_by_one_of_normal_service(
+    cluster: Cluster,
+) -> None:
+    first, other = cluster.slaves["s1"], cluster.slaves["s2"]
+    names = rebuild(cluster)
+    names.remove("s3")
+    for slave in (first, other):
+        slave.join()
+    first.files = {"/x": meta("/x", 1)}
+    cluster.run(first.call(wire.Report("s1", True, True)))
+    cluster.run(first.call(wire.Report("s1", True, False, list(first.files.values()))))
+    cluster.run(other.call(wire.Report("s2", True, True, [], [Tombstone("/x", Version(5, 3), START)])))
+    cluster.until(lambda: cluster.master.hub.state == "running", 25)
+    cluster.run(first.call(wire.Report("s1", False, True)))
+    assert cluster.master.hub.core.members.get("s1").want_report
+    first._reporting = False
+    cluster.until(lambda: "/x" not in first.files)
+
+
 def test_a_rebuild_waits_for_the_list_of_slaves(cluster: Cluster) -> None:
     """Without it nobody knows who is missing. A name that is taken off it meanwhile is not waited for."""
     first = cluster.slaves["s1"]
