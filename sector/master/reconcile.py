@@ -74,25 +74,41 @@ class Verdict(Enum):
     OLD = "old"
     DELETED = "deleted"
     BLOCKED = "blocked"
+    HELD = "held"
+    """A directory above it would have the name of a file that is being written: to be told again later."""
 
     @property
     def keep(self) -> bool:
         return self not in (Verdict.OLD, Verdict.DELETED, Verdict.BLOCKED)
 
 
-def _clear_way(tx: Tx, path: str, version: Version, rebuild: bool) -> bool:
-    """Whether all directories above can exist. While rebuilding, a file in the way that is older goes."""
+def _written(tx: Tx, path: str, now: float) -> bool:
+    """Whether a file of this name is being written: it must not become a directory."""
+    lease = tx.lease_on(path)
+    return lease is not None and lease.expires > now
+
+
+def _used(tx: Tx, path: str, now: float) -> bool:
+    """Whether a directory has something in it, or something that is being written."""
+    return tx.has_children(path) or tx.leased_below(path, now) is not None
+
+
+def _in_the_way(tx: Tx, path: str, version: Version, now: float, rebuild: bool) -> Verdict | None:
+    """Why not all directories above can exist: BLOCKED by a file, or HELD by one that is being written; None
+    when they can. While rebuilding, a file in the way that is older goes."""
     above = parent(path)
     while above != "/":
         entry = tx.entry(above)
+        if entry is not None and entry.is_dir:
+            return None
+        if entry is not None and (not rebuild or entry.version >= version):
+            return Verdict.BLOCKED
+        if _written(tx, above, now):
+            return Verdict.HELD
         if entry is not None:
-            if entry.is_dir:
-                return True
-            if not rebuild or entry.version >= version:
-                return False
             tx.forget_entry(above)
         above = parent(above)
-    return True
+    return None
 
 
 def _make_parents(tx: Tx, path: str, owner: str, now: float, rebuild: bool) -> None:
@@ -156,12 +172,13 @@ def merge_file(
     if dead is not None and meta.version <= dead:
         return Verdict.DELETED
     if entry is None:
-        if not _clear_way(tx, path, meta.version, rebuild):
-            return Verdict.BLOCKED
+        in_the_way = _in_the_way(tx, path, meta.version, now, rebuild)
+        if in_the_way is not None:
+            return in_the_way
         _take(tx, node, path, meta, now, 0, rebuild)
         return Verdict.ADOPTED
     if entry.is_dir:
-        if not rebuild or tx.has_children(path) or entry.version >= meta.version:
+        if not rebuild or entry.version >= meta.version or _used(tx, path, now):
             return Verdict.BLOCKED
         tx.forget_entry(path)
         _take(tx, node, path, meta, now, 0, rebuild)
@@ -222,10 +239,10 @@ def _counts_as_stone(dead: Tombstone) -> bool:
     return path != "/" and path == dead.path and not _far(dead.version)
 
 
-def merge_tombstones(tx: ReportTx, stones: Sequence[Tombstone], rebuild: bool) -> None:
+def merge_tombstones(tx: ReportTx, stones: Sequence[Tombstone], rebuild: bool, now: float = 0.0) -> None:
     """Deletions that a slave remembers: it tells all of them with every report, so that those that are known
-    must cost next to nothing. While rebuilding they remove what is not newer; in normal service they only
-    count where the namespace has nothing."""
+    must cost next to nothing. While rebuilding they remove what is not newer, but no directory with something
+    in it, or being written at `now`; in normal service they only count where the namespace has nothing."""
     newest: dict[str, Tombstone] = {}
     for dead in stones:
         if _counts_as_stone(dead) and (dead.path not in newest or newest[dead.path].version < dead.version):
@@ -239,16 +256,16 @@ def merge_tombstones(tx: ReportTx, stones: Sequence[Tombstone], rebuild: bool) -
     if rebuild:
         for path in newest:
             if path in there:
-                _remove_older(tx, newest[path])
+                _remove_older(tx, newest[path], now)
 
 
-def _remove_older(tx: Tx, dead: Tombstone) -> None:
+def _remove_older(tx: Tx, dead: Tombstone, now: float) -> None:
     """A deletion of what a slave reported, while the master rebuilds. A directory that has something in it
     stays, but should it empty, no file of that name may come back."""
     entry = tx.entry(dead.path)
     if entry is None or entry.version > dead.version:
         return
-    gone = not entry.is_dir or not tx.has_children(dead.path)
+    gone = not entry.is_dir or not _used(tx, dead.path, now)
     if gone:
         tx.forget_entry(dead.path)
     tx.put_tombstone(dead.path, dead.version, dead.at, gone and entry.is_dir)
@@ -265,7 +282,7 @@ def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
     if path == "/" or path != meta.path or _far(meta.version) or (dead is not None and meta.version <= dead):
         return
     if entry is None or (entry.is_dir and entry.version < meta.version):
-        if not _clear_way(tx, path, meta.version, True):
+        if (entry is None and _written(tx, path, now)) or _in_the_way(tx, path, meta.version, now, True):
             return
         _make_parents(tx, path, SYSTEM, now, True)
         tx.put_entry(Entry(path, DIR, 0, meta.version, meta.owner, meta.mode or DIR_MODE, meta.mtime, ""))
@@ -282,13 +299,14 @@ def outrun(tx: Tx, things: Iterable[SliceMeta | Tombstone]) -> None:
 class Merged:
     """What became of some reported files: (path, version) that the slave is to `drop`, paths whose copies
     need a `look`, how many were `adopted`, which claims are `contested`, (path, version) that count as
-    damaged and are `doubted`: the slave may have been without its disk for a while."""
+    damaged and are `doubted`: the slave may have been without its disk for a while; whether any is `held`."""
 
     drop: list[tuple[str, Version]]
     look: list[str]
     adopted: int
     contested: list[SliceMeta]
     doubted: list[tuple[str, Version]]
+    held: bool = False
 
 
 def merge_part(
@@ -310,7 +328,7 @@ def merge_part(
             meta.path, node, meta.version
         ):  # else it is removed, not set aside
             merged.drop.append((meta.path, meta.version))
-        if verdict not in (Verdict.DELETED, Verdict.BLOCKED):
+        if verdict not in (Verdict.DELETED, Verdict.BLOCKED, Verdict.HELD):
             merged.look.append(meta.path)
         if verdict in (Verdict.ADOPTED, Verdict.NEWER):
             merged.adopted += 1
@@ -318,6 +336,7 @@ def merge_part(
             merged.doubted.append((meta.path, meta.version))
         if verdict == Verdict.CONTESTED:
             merged.contested.append(meta)
+        merged.held |= verdict == Verdict.HELD
     return merged
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -27,6 +28,7 @@ from sector.wire.sphere import BETWEEN_SLAVES
 log = Logger()
 REPORT_PAUSE_S = 30.0
 FAILED_PAUSE_S = 300.0
+HELD_PAUSE_S = 300.0
 CONTESTED_TOLD = 20
 """Lines of the audit log about one part of a report."""
 WHY_MAX = 500
@@ -42,6 +44,7 @@ class _Report:
     touched: float
     adopted: int = 0
     dropped: int = 0
+    held: bool = False
 
 
 class SlaveCalls:
@@ -54,6 +57,8 @@ class SlaveCalls:
         self._on_reported = on_reported
         self._reports: dict[str, _Report] = {}
         self._asked: dict[str, float] = {}
+        self._held: dict[str, float] = {}
+        """When slaves are to report again what had to wait for somebody who was writing."""
         serve = hub.rpc.serve
         serve(slave.Heartbeat, self.heartbeat)
         serve(slave.Refused, self.refused)
@@ -84,6 +89,9 @@ class SlaveCalls:
         self._hub.feed(SlaveBeat(node.id, load))
         if self._hub.state == RUNNING:
             self._errands.heard(node.id, request.mirror_serial)
+        if self._held.get(node.id, math.inf) <= self._hub.clock.seconds():
+            del self._held[node.id]
+            node.want_report = True
         running = self._reports.get(node.id)
         stuck = (
             running is None
@@ -152,7 +160,7 @@ class SlaveCalls:
         def merge(tx: SqlTx) -> tuple[slave.ReportReply, reconcile.Merged, int]:
             if beside:
                 reconcile.outrun(tx, chain(request.files, request.tombstones, request.directories))
-            reconcile.merge_tombstones(tx, request.tombstones, rebuild)
+            reconcile.merge_tombstones(tx, request.tombstones, rebuild, now)
             if rebuild:
                 for directory in request.directories:
                     reconcile.merge_directory(tx, directory, now)
@@ -174,6 +182,7 @@ class SlaveCalls:
         current.touched = self._hub.clock.seconds()
         current.adopted += merged.adopted
         current.dropped += len(reply.drop)
+        current.held |= merged.held
         self._hub.serial = max(self._hub.serial, serial)
         if not rebuild:
             self._hub.look(*merged.look)
@@ -211,6 +220,8 @@ class SlaveCalls:
         )
         early = current.number <= self._hub.core.members.get(node_id).report_from
         self._hub.feed(ReportEnded(node_id, early))
+        if current.held:
+            self._held[node_id] = self._hub.clock.seconds() + HELD_PAUSE_S
         if node_id in self._hub.awaited:
             self._hub.has_come(node_id, drawn)
             self._errands.poke(node_id)
@@ -294,6 +305,8 @@ class SlaveCalls:
             self._errands.poke_all()
         pairs = list(zip(request.found, verdicts, strict=True))
         self._tell_contested(node.id, [meta for meta, said in pairs if said == reconcile.Verdict.CONTESTED])
+        if reconcile.Verdict.HELD in verdicts:
+            self._held.setdefault(node.id, self._hub.clock.seconds() + HELD_PAUSE_S)
         if not all(verdict.keep for verdict in verdicts):
             self._ask_report(node, REPORT_PAUSE_S)
         paths = [meta.path for meta in request.found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from sector.master import namespace as ns
 from sector.master import reconcile
 from sector.master.rebuild import begin, finish
 from sector.master.reconcile import Verdict
+from sector.master.store import SqlTx
 from sector.model import SliceMeta, Tombstone, Version, parent
 
 
@@ -119,6 +120,46 @@ def test_rebuild_raises_epoch_and_serial(space: Space) -> None:
     assert space.do(lambda tx: tx.setting("serial")) > 1 << 40
     with pytest.raises(Conflict):
         space.do(lambda tx: begin(tx, NOW))
+
+
+CLAIMS: dict[str, Callable[[SqlTx], object]] = {
+    "its directory deleted": lambda tx: reconcile.merge_tombstones(
+        tx, [Tombstone("/d", Version(1, 99), NOW)], True, NOW
+    ),
+    "a file for its directory": lambda tx: reconcile.merge_file(tx, "s2", meta("/d", 99), NOW, True),
+    "a directory": lambda tx: reconcile.merge_directory(tx, meta("/d/big", 99, "dir"), NOW),
+    "a directory below": lambda tx: reconcile.merge_directory(tx, meta("/d/big/a/b", 99, "dir"), NOW),
+    "a file below, late": lambda tx: reconcile.merge_file(tx, "s2", meta("/d/big/sub", 99), NOW, True),
+    "a file below, reported": lambda tx: reconcile.merge_part(
+        tx, "s2", 9, [meta("/d/big/a/sub", 99)], NOW, False
+    ),
+    "a file below, found": lambda tx: reconcile.adopt_found(tx, "s2", meta("/d/big/sub", 99), NOW),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_write_under_way_ends_well_whatever_slaves_say(space: Space, claim: str, overwrites: bool) -> None:
+    """In normal service, and of the first report of a slave that a rebuild ended without."""
+    space.mkdir("/d")
+    if overwrites:
+        space.put("/d/big")
+    lease = space.open("/d/big")
+    space.do(CLAIMS[claim])
+    assert space.publish(lease) == lease.version
+    assert space.paths() == ["/d", "/d/big"]
+
+
+def test_what_lies_below_a_name_that_is_written_waits_for_its_end(space: Space) -> None:
+    """It is neither taken nor dropped; if the write is given up, it is taken."""
+    below = meta("/big/sub", 99)
+    lease = space.open("/big")
+    merged = space.do(lambda tx: reconcile.merge_part(tx, "s2", 9, [below], NOW, False))
+    assert merged.held and not merged.drop and not merged.look and not merged.adopted
+    assert space.do(lambda tx: reconcile.adopt_found(tx, "s2", below, NOW)) == Verdict.HELD
+    assert Verdict.HELD.keep and space.paths() == []
+    assert merge(space, "s2", below, now=lease.expires + 1) == Verdict.ADOPTED
+    assert space.paths() == ["/big", "/big/sub"]
 
 
 FLAT = st.sampled_from(["/a", "/b", "/d/a", "/d/b"])

@@ -9,6 +9,7 @@ import pytest
 from master_cluster import START, Cluster
 
 from sector import errors
+from sector.master import slave_calls
 from sector.model import SliceMeta, Tombstone, Version
 from sector.wire import admin, files
 from sector.wire import slave as wire
@@ -131,6 +132,32 @@ def test_a_report_under_way_when_the_rebuild_ends_is_followed_by_one_of_normal_s
     assert cluster.master.hub.core.members.get("s1").want_report
     first._reporting = False
     cluster.until(lambda: "/x" not in first.files)
+
+
+def test_what_lies_below_a_name_that_is_written_is_taken_when_the_write_is_given_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan found it, or an awaited slave brought it: it stays where it is, and is told again."""
+    monkeypatch.setattr(slave_calls, "HELD_PAUSE_S", 20.0)
+    first, late = cluster.slaves["s1"], cluster.slaves["s3"]
+    rebuild(cluster).remove("s2")
+    for slave in (first, late):
+        slave.join()
+    cluster.run(first.call(wire.Report("s1", True, True)))
+    cluster.sleep(35)
+    alice = cluster.client()
+    for path in ("/big", "/huge"):
+        alice.ask(files.OpenWrite(path, 10))
+    first.files = {"/big/sub": meta("/big/sub", 1)}
+    late.files = {"/huge/sub": meta("/huge/sub", 2)}
+    first._reporting = late._reporting = False
+    cluster.run(first.call(wire.Adopted("s1", found=list(first.files.values()))))
+    cluster.sleep(10)
+    assert not cluster.master.hub.awaited and not alice.ask(files.List("/")).entries
+    cluster.sleep(120)
+    assert [entry.path for entry in alice.ask(files.List("/huge")).entries] == ["/huge/sub"]
+    assert [entry.path for entry in alice.ask(files.List("/big")).entries] == ["/big/sub"]
+    assert first.attic == late.attic == []
 
 
 def test_a_rebuild_waits_for_the_list_of_slaves(cluster: Cluster) -> None:
