@@ -233,6 +233,19 @@ class S3Channel(Protocol):
         return self.peer if self.seat is None else self.seat.who
 
     @property
+    def quiet(self) -> bool:
+        """Whether no request and no end is under way."""
+        return not self.requests and not self._lingering
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is quiet and the client has taken all replies, also what lay in the kernel."""
+        if self._choked or not self.quiet:
+            return False
+        tcp = self._tcp
+        return tcp is None or not (tcp.unsent or tcp.taken() < tcp.sent)
+
+    @property
     def taken(self) -> int:
         """Bytes that the client has taken."""
         return 0 if self._tcp is None else self._tcp.taken()
@@ -286,7 +299,7 @@ class S3Channel(Protocol):
 
     def end_if_idle(self) -> None:
         """End it unless a request is under way."""
-        if not self.requests and not self._lingering:
+        if self.quiet:
             self.lose()
 
     # producers --------------------------------------------------------------------------------------------

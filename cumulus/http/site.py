@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
@@ -33,6 +34,7 @@ log = Logger()
 
 _REFUSERS: Final = 256  # connections beyond the most that are answered; the rest are closed unanswered
 _LEAVING: Final = 64  # connections that are made to end for others in one turn of the reactor
+_LOOKS: Final = 64  # connections of which it is asked, for one that comes, whether all is taken
 _TELL_S: Final = 60.0  # a line of the log about them at most so often
 
 
@@ -72,7 +74,8 @@ class Site(ServerFactory):
         self.pacer = Pacer(settings, reactor, board)
         self.door = Door(board, self.now, settings.max_connections)
         self.channels: set[S3Channel] = set()
-        self._unproven: dict[S3Channel, None] = {}  # of these, in the order in which they came
+        self._silent: dict[S3Channel, None] = {}  # of these, without any request; the oldest first
+        self._unproven: dict[S3Channel, None] = {}  # with some, none of a user
         self._leaving: set[S3Channel] = set()
         self.held = Held(self.now)
         self._told_full = -_TELL_S
@@ -124,10 +127,12 @@ class Site(ServerFactory):
         return Refuser(self) if len(self.refusers) < most else None
 
     def _make_room(self) -> bool:
-        """End the oldest connection over which nobody has proved who he is and which waits for no answer
-        (decision 0296); whether there is one."""
-        idle = next((one for one in self._unproven if not one.requests), None)
-        if idle is None or len(self._leaving) >= _LEAVING:
+        """End a connection over which nobody has proved who he is, without any request or with answers that
+        were all taken (decision 0296); whether there is one."""
+        if len(self._leaving) >= _LEAVING:
+            return False
+        idle = next((one for one in self._silent if one.quiet), None) or self._all_taken()
+        if idle is None:
             return False
         self.closed(idle)
         self._leaving.add(idle)  # its descriptor goes with the next turn
@@ -136,6 +141,20 @@ class Site(ServerFactory):
             self._told_full = self.now()
             log.warn("all {most} connections are taken: silent ones end", most=self.settings.max_connections)
         return True
+
+    def _all_taken(self) -> S3Channel | None:
+        """One that was answered and has all of it; who has not is asked again after all others."""
+        late: list[S3Channel] = []
+        found: S3Channel | None = None
+        for one in islice((one for one in self._unproven if one.quiet), _LOOKS):
+            if one.idle:
+                found = one
+                break
+            late.append(one)
+        for one in late:
+            del self._unproven[one]
+            self._unproven[one] = None
+        return found
 
     def _check_all(self) -> None:
         """While the process stood still (was stopped, or its machine, or its clock set) nobody waited."""
@@ -188,12 +207,13 @@ class Site(ServerFactory):
     def opened(self, channel: S3Channel) -> None:
         """A connection was made."""
         self.channels.add(channel)
-        self._unproven[channel] = None
+        self._silent[channel] = None
         self.door.tell(len(self.channels))
 
     def closed(self, channel: S3Channel) -> None:
         """A connection is gone."""
         self.channels.discard(channel)
+        self._silent.pop(channel, None)
         self._unproven.pop(channel, None)
         self._leaving.discard(channel)
         self.held.free(channel)
@@ -204,6 +224,10 @@ class Site(ServerFactory):
     def begun(self, request: Any) -> None:
         """A request's head is there."""
         self._in_flight.add(request)
+        channel = request.channel
+        if channel in self._silent:
+            del self._silent[channel]
+            self._unproven[channel] = None
 
     def ended(
         self,

@@ -20,7 +20,7 @@ from cumulus.http.access_log import AccessLog
 from cumulus.http.metrics import prometheus
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
-from cumulus.rest.call import Call, Download, Reply
+from cumulus.rest.call import Download, Reply
 from sector.errors import BadConfig
 
 
@@ -347,51 +347,6 @@ def test_beyond_the_queue_a_file_that_was_opened_already_is_closed(tmp_path: Pat
         assert busy.answer().body == b"/busy"
         busy.close()
         wire.close()
-
-
-def _signed(call: Call) -> Reply:
-    call.notes["user"] = "alice"
-    return Reply(200)
-
-
-def test_silent_connections_make_room() -> None:
-    """The oldest first; not those over which somebody has signed, nor those with a request under way."""
-    with floor(max_connections=4) as running:
-        running.gateway.replies["/signed"] = _signed
-        hers = running.connect().send(request("/signed"))
-        assert hers.answer().status == 200
-        running.gateway.start_hold.clear()
-        busy = running.connect().send(request("/busy"))
-        until(lambda: len(running.gateway.calls) == 2)
-        silent = []
-        for count in (3, 4):
-            silent.append(running.connect())
-            until(lambda count=count: len(running.site.channels) == count)  # type: ignore[misc]
-        silent[1].send(b"GET /half HTT")
-        later = [running.connect().send(request("/later")) for _ in range(2)]
-        for wire in silent:
-            assert wire.ended()
-        running.gateway.start_hold.set()
-        for wire in later:
-            assert wire.answer().body == b"/later"
-        assert busy.answer().body == b"/busy"
-        assert hers.send(request("/signed")).answer().status == 200
-        for wire in (hers, busy, *silent, *later):
-            wire.close()
-
-
-def test_beyond_max_connections_a_client_is_told_and_ended() -> None:
-    with floor(max_connections=2) as running:
-        running.gateway.replies["/x"] = _signed
-        first = [running.connect().send(request("/x")) for _ in range(2)]
-        assert [wire.answer().status for wire in first] == [200, 200]
-        more = running.connect()
-        assert (more.answer().status, more.ended()) == (503, True)
-        more.close()
-        first[0].close()
-        until(lambda: len(running.site.channels) == 1)
-        assert running.connect().send(request("/y")).answer().body == b"/y"
-        first[1].close()
 
 
 def test_total_rate_holds_for_both_directions(tmp_path: Path) -> None:
