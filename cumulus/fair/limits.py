@@ -101,7 +101,7 @@ class Limiter:
         self.kind = kind
         self.limits = limits
         self._board = board
-        self._clock = clock
+        self.clock = clock
         self._requests = Buckets(limits.burst_s)
         self._bytes = Buckets(limits.burst_s)
         self._lock = threading.Lock()
@@ -131,7 +131,7 @@ class Limiter:
         """A request comes: 0.0, or seconds after which to come again."""
         if not self.limits.requests:
             return 0.0
-        wait_s = self._requests.ask(key, self.limits.requests * self._share(where), self._clock())
+        wait_s = self._requests.ask(key, self.limits.requests * self._share(where), self.clock())
         if wait_s:
             with self._lock:
                 self.refused_requests += 1
@@ -141,7 +141,7 @@ class Limiter:
         """`count` bytes were moved; seconds to rest."""
         if not self.limits.rate:
             return 0.0
-        return self._bytes.took(key, count, self.limits.rate * self._share(where), self._clock())
+        return self._bytes.took(key, count, self.limits.rate * self._share(where), self.clock())
 
     def turn(self, most: int) -> int:
         """Bytes to move at a time, so that rests are short."""
@@ -161,9 +161,11 @@ class Seat:
 
     __slots__ = (
         "_addresses",
+        "_due",
         "_gone",
         "_known",
         "_lock",
+        "_owed",
         "_sharing",
         "_there",
         "_user",
@@ -180,6 +182,8 @@ class Seat:
         self._there: tuple[str, Places] = (where, places(f"address {where}"))
         self._user: tuple[str, Places] | None = None
         self._known = False  # whether the request under way is that user's
+        self._owed = 0  # its bytes that are here and no user's yet
+        self._due = 0.0  # when they are no debt of his any more
         self._gone = False
         self._lock = threading.Lock()
         self.owner, self.weight = sharing.of(None, where)
@@ -206,18 +210,23 @@ class Seat:
     def knock(self) -> None:
         """A request's head is there, nobody knows whose. Raises `S3Error` SlowDown."""
         self._known = False
+        self._owed, self._due = 0, 0.0
         wait_s = self._addresses.request(*self._there)
         if wait_s:
             raise slow_down(wait_s, "There are too many requests from your address.")
 
     def admit(self, user: User | None) -> None:
-        """A request is `user`'s (None: nobody's); called from threads. Raises `S3Error` SlowDown."""
+        """A request is `user`'s (None: nobody's), and what `came` of it; called from threads. He is charged
+        though the connection may be gone. Raises `S3Error` SlowDown."""
         if user is None:
             self._own(None)
             return
         self._own(user)
-        mine, self._known = self._user, True
-        wait_s = self._users.request(*mine) if mine is not None else 0.0
+        mine, self._known = self._user or (user.id, places(f"user {user.id}")), True
+        if self._owed:
+            rest, self._owed = self._users.took(*mine, self._owed), 0
+            self._due = self._users.clock() + rest if rest else 0.0
+        wait_s = self._users.request(*mine)
         if wait_s:
             raise slow_down(wait_s, "You send too many requests.")
 
@@ -240,17 +249,19 @@ class Seat:
 
     def took(self, count: int) -> float:
         """`count` bytes of bodies were moved; seconds to rest by the limits of the address and the user."""
-        return max(self.came(count), self.charge(count))
+        mine = self._user if self._known else None
+        rest = 0.0 if mine is None else self._users.took(*mine, count)
+        return max(rest, self._addresses.took(*self._there, count))
 
     def came(self, count: int) -> float:
-        """`count` bytes are here before it is known whose they are; seconds to rest by the limit of the
-        address. `charge` follows."""
+        """`count` bytes are here before it is known whose they are, which `admit` will tell; seconds to rest
+        by the limit of the address."""
+        self._owed += count
         return self._addresses.took(*self._there, count)
 
-    def charge(self, count: int) -> float:
-        """They are the user's, if the request is; seconds to rest by his limit."""
-        mine = self._user if self._known else None
-        return 0.0 if mine is None else self._users.took(*mine, count)
+    def rest(self) -> float:
+        """Seconds to rest by the limit of the user for what `came`."""
+        return max(0.0, self._due - self._users.clock()) if self._due else 0.0
 
     def turn(self, most: int) -> int:
         """Bytes to move at a time."""

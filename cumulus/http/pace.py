@@ -58,7 +58,7 @@ class Pacer:
         return rest if seat is None else max(rest, seat.took(count))
 
     def came(self, seat: Seat | None, count: int) -> float:
-        """The same of a body that nobody has looked at yet: it is charged to no user (`Seat.charge`)."""
+        """The same of a body that nobody has looked at yet: its user is charged by `Seat.admit`."""
         if not count:
             return 0.0
         rest = self._throttle.took(count, self._reactor.seconds())

@@ -78,7 +78,6 @@ class S3Request:
         self._seat = channel.seat
         self._limited: Reply | None = None  # what a limit of the address says instead of an answer
         self._upload: Transfer | None = None
-        self._owed = 0  # bytes of a whole body that its user is charged when it is known who that is
         self._status = 0
         self._bytes_out = 0
         self._began = channel.head_began
@@ -132,7 +131,6 @@ class S3Request:
         if self._limited is not None:
             self._answer(Ready(self._limited))
             return
-        self._owed = len(body)
         pause = self.site.pacer.came(self._seat, len(body))
         if pause > 0:
             self.site.reactor.callLater(pause, self._submit_whole, body)
@@ -471,7 +469,7 @@ class S3Request:
         now = self.site.now()
         self._turn_s = now - (self._body_at if self._body_done else now)
         head = b"" if begun else self.site.heads.head(reply, self.call.id, ready.length, close=close)
-        owed = self._seat.charge(self._owed) if self._owed and self._seat is not None else 0.0
+        owed = 0.0 if self._seat is None else self._seat.rest()
         if ready.download is not None:
             channel.write(head)
             self._send_download(ready, ready.download)

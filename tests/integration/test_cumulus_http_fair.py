@@ -91,6 +91,25 @@ def test_a_rate_of_a_user_holds_for_small_uploads_over_new_connections() -> None
             wire.close()
 
 
+def test_who_hangs_up_before_the_answer_is_charged_all_the_same() -> None:
+    """His objects are there; the next upload rests for them."""
+    with floor(user_limits=Limits(rate=MB // 4, burst_s=1.0)) as running:
+        running.gateway.replies["/put"] = _whose("alice")
+        running.gateway.start_hold.clear()
+        wires = [running.connect().send(request("/put", "PUT", body=bytes(64 << 10))) for _ in range(12)]
+        until(lambda: len(running.gateway.calls) == 12)
+        for wire in wires:
+            wire.reset()
+        until(lambda: not running.site.channels)
+        running.gateway.start_hold.set()
+        until(lambda: running.call(lambda: running.site.pool.outstanding == 0))
+        wire = running.connect()
+        began = time.monotonic()
+        assert wire.send(request("/put", "PUT", body=bytes(64 << 10))).answer().status == 200
+        assert time.monotonic() - began > 0.5, "13 times 64 KB, of which 256 KB come at once"
+        wire.close()
+
+
 def test_what_others_send_over_a_users_connection_is_not_charged_to_him() -> None:
     """A forged request, and one of another user: a proxy has one connection for many."""
     with floor(user_limits=Limits(rate=MB, burst_s=0.5)) as running:

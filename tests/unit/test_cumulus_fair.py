@@ -119,6 +119,34 @@ def test_bytes_over_the_rate_are_rested_for() -> None:
     assert one.turn(1 << 20) == limits.LEAST_TURN
 
 
+def test_bytes_that_came_before_the_user_was_known_are_his() -> None:
+    """Also when the connection is gone meanwhile, as his requests are; not those of a request before that was
+    nobody's. The rest is over when its time is."""
+    now, board = Now(), local_board()
+    addresses = Limiter("address", Limits(), board, now)
+    users = Limiter("user", Limits(requests=1.0, rate=1000, burst_s=2.0), board, now)
+    gone, other = (Seat("10.0.0.1", addresses, users, Sharing()) for _ in range(2))
+    for one in (gone, other):
+        assert one.take()
+        one.knock()
+        assert one.came(4000) == 0.0
+    gone.leave()
+    gone.admit(ALICE)
+    other.admit(None)
+    assert other.rest() == 0.0
+    other.knock()
+    other.came(1000)
+    other.admit(ALICE)
+    assert other.rest() == pytest.approx(3.0)
+    now.s += 0.5
+    assert other.rest() == pytest.approx(2.5)
+    other.knock()
+    assert other.rest() == 0.0
+    with pytest.raises(S3Error, match="too many requests"):
+        other.admit(ALICE)
+    assert board.count(places(f"user {ALICE.id}")) == 1
+
+
 def test_a_limit_is_split_among_processes_by_connections() -> None:
     fd = make_shared(2)
     now = Now()
