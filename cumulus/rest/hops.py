@@ -13,7 +13,7 @@ from cumulus.rest.call import Call, Headers
 from cumulus.secrets import Keyring
 from sector.errors import SectorError
 
-_AGAIN_S: Final = 1.0  # between two looks into the file of keys for a key that is not known
+_AGAIN_S: Final = 1.0  # between two looks at the file of keys, and into it for a key that is not known
 # a key that has left the file is good for so long: others sign with it until they have looked (`look`), and
 # NFS shows some a file as it was up to a minute ago
 KEPT_S: Final = 120.0
@@ -31,17 +31,19 @@ class Hops:
         self._left: dict[bytes, float] = {}  # keys that have left the file: until when they are good
         self._point = point
         self._lock = threading.Lock()
-        self._looked = time.monotonic()
+        self._looked = self._asked = time.monotonic()  # into the file, and whether it has changed
 
     def keys(self) -> list[bytes]:
         """For the header, the newest first."""
         return self._ring.derived(hop.PURPOSE)
 
     def look(self) -> None:
-        """Read the file again if it has changed. Who passes requests on does so often, in a thread."""
+        """Read the file again if it has changed. Who passes requests on does so often, in a thread, and
+        `accept`."""
         if not self._lock.acquire(blocking=False):
             return
         try:
+            self._asked = time.monotonic()
             state = self._state()
             if state != self._seen and self._load():
                 self._seen = state
@@ -55,9 +57,12 @@ class Hops:
     def accept(self, call: Call, now_s: int) -> None:
         """Give a call that has the header the id and the client's address of the server that passed it on,
         and take the header away: refusals show a client all that he names as signed. Raises `S3Error`
-        AccessDenied for a header that is not proven, ServiceUnavailable at a point."""
+        AccessDenied for a header that is not proven, ServiceUnavailable at a point. In a thread, if there is
+        a header."""
         if hop.HEADER not in call.headers:
             return
+        if time.monotonic() - self._asked >= _AGAIN_S:
+            self.look()  # a key that has left the file would go on to prove headers
         found = hop.origin(call, self._accepted(), now_s)
         if found is None and self._look_again():
             found = hop.origin(call, self._accepted(), now_s)
@@ -70,12 +75,15 @@ class Hops:
         call.headers = Headers(pair for pair in call.headers.pairs if pair[0] != hop.HEADER)
 
     def _look_again(self) -> bool:
-        """Read the file again, where a key may have been added; not too often."""
+        """Read the file again, where a key may have been added; not too often. NFS shows what is new in a
+        file that is opened before it shows that it has changed."""
         with self._lock:
             if time.monotonic() - self._looked < _AGAIN_S:
                 return False
             self._looked = time.monotonic()
-            self._load()
+            state = self._state()
+            if self._load():
+                self._seen = state
             return True
 
     def _load(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from cumulus.auth import hop, sigv4, times
 from cumulus.backends.memory import MemoryStore
 from cumulus.errors import S3Error
 from cumulus.redirect import REST_S, NoServer, Server, Spread
+from cumulus.rest import hops as rest_hops
 from cumulus.rest.call import Call, Headers, Reply
 from cumulus.rest.hops import KEPT_S, Hops
 from cumulus.secrets import Keyring, write_private
@@ -35,6 +38,18 @@ def passed(sent: Call, value: str, **more: Any) -> Call:
     return replace(
         sent, **{"id": "CD02", "peer": "10.0.0.1", "secure": False, "headers": Headers(pairs), **more}
     )
+
+
+class Counted:
+    """Calls of something."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.count = 0
+        self._work = work
+
+    def __call__(self) -> None:
+        self.count += 1
+        self._work()
 
 
 # the header ------------------------------------------------------------------------------------------------
@@ -156,6 +171,42 @@ def test_the_second_server_takes_the_clients_address(tmp_path: Path) -> None:
     world.close()
     with pytest.raises(LocalIO):
         Hops(tmp_path / "none")
+
+
+def test_a_key_that_has_left_the_file_is_good_for_two_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all headers are signed with it, so that no unknown key asks for a look into the file. A new
+    key is known within a second though NFS does not show yet that the file has changed."""
+    now = [1000.0]
+    monkeypatch.setattr(rest_hops, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ring = Keyring.create(tmp_path / "secret.key")
+    hops = Hops(tmp_path / "secret.key")
+    loads = Counted(hops._ring.load)
+    monkeypatch.setattr(hops._ring, "load", loads)
+
+    def accept(key: bytes) -> str:
+        found = passed(call(), hop.header(call(), key, NOW_S))
+        hops.accept(found, NOW_S)
+        return found.id
+
+    old = ring.derived(hop.PURPOSE)[0]
+    for _ in range(60):
+        now[0] += 1
+        assert accept(old) == "AB01"
+    assert loads.count == 0
+    ring.add_newest()
+    ring.drop_older()
+    for _ in range(int(KEPT_S)):
+        now[0] += 1
+        assert accept(old) == "AB01"
+    now[0] += 2
+    with pytest.raises(S3Error, match="AccessDenied"):
+        accept(old)
+    monkeypatch.setattr(hops, "_state", lambda state=hops._state(): state)
+    ring.add_newest()
+    now[0] += 1
+    assert [accept(key) for key in ring.derived(hop.PURPOSE)] == ["AB01", "AB01"]
 
 
 # the choice ------------------------------------------------------------------------------------------------
