@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Put, Remove, Row
+from cumulus.index.api import IndexFailure, Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.current import show, tell_removal
@@ -24,7 +24,6 @@ from cumulus.ops.publish import (
     PATIENCE,
     await_others,
     discard_null,
-    drop_null,
     keep_version,
     keeps,
     null_beside,
@@ -230,10 +229,7 @@ def _mark(
     token = None
     if found is not None and site.atomic:
         token = keep_version(site, bucket, found, row) if keep else found.entry.token
-    null = null_beside(site, bucket, key, row)
-    if gone := drop_null(site, bucket, null):
-        site.told.apply(gone)
-        discard_null(site, bucket, null)
+    null = null_beside(site, bucket, key, row)  # it gives way to the marker in one step, or stays
     stamp = _store_marker(site, bucket, key, version, owner, now)
     if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):
         try:
@@ -242,13 +238,17 @@ def _mark(
             site.remove(bucket.name, version_name(key, version))
             raise Changed(str(error)) from error
         except StorageError:  # the object stays, so nothing may say that it is deleted
-            with suppress(StorageError):
+            with suppress(StorageError, IndexFailure):
                 _with_room(site, lambda: site.remove(bucket.name, version_name(key, version)))
+                if null is not None:  # the marker had its name
+                    tell_removal(site, null, null.stamp)
             raise
-    if row is not None:
-        stamp = max(stamp, row.stamp + 1)
+    for former in (row, null):
+        if former is not None:
+            stamp = max(stamp, former.stamp + 1)
     marker = marker_row(bucket, key, version, stamp, now, owner)
     site.told.apply([*was_removed(site, bucket, row, found), Put(row=marker, keep=True)])
+    discard_null(site, bucket, null)
     if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
     if site.atomic:

@@ -18,9 +18,10 @@ from cumulus.auth import lifecycle
 from cumulus.backends.fsspec_writer import Writer
 from cumulus.index.api import Away, StillUsed
 from cumulus.index.keys import stripe_of
-from cumulus.ops import told
+from cumulus.ops import deletes, told
 from cumulus.ops.jobs import Done, Jobs, forget_versions, rescan
 from cumulus.ops.names import BODIES, PARTS
+from cumulus.storage.api import NoSpace
 
 
 @pytest.fixture(params=["memory"])
@@ -404,3 +405,40 @@ def test_a_completion_that_is_refused_takes_no_version_null_with_it(
     assert world.ask("GET", "/bkt/k", query={"versionId": "null"}).body == upload.body
     found = world.index.usage("bucket", "bkt")
     assert (found.objects, found.bytes) == (2, len(upload.body) + 5)
+
+
+@pytest.mark.parametrize("null", ["marker", "body"])
+def test_a_marker_null_replaces_the_version_null_in_one_step(
+    world: World, monkeypatch: pytest.MonkeyPatch, null: str
+) -> None:
+    """What was deleted before stays deleted, and a body behind a newer version is there, until then."""
+    if null == "body":
+        assert world.ask("PUT", "/bkt/k", b"null").status == 200
+    versioning(world, "Enabled")
+    assert world.ask("PUT", "/bkt/k", b"newer").status == 200
+    versioning(world, "Suspended")
+    if null == "marker":
+        assert world.ask("DELETE", "/bkt/k").status == 204
+
+    def seen() -> list[object]:
+        return [world.ask("GET", "/bkt/k", query=query).status for query in ({}, {"versionId": "null"})]
+
+    before, real = seen(), deletes._store_marker
+    assert before == ([404, 405] if null == "marker" else [200, 200])
+    during: list[list[object]] = []
+
+    def store_marker(*words: Any) -> int:
+        during.append(seen())
+        if len(during) == 1:
+            raise NoSpace("no room")
+        return real(*words)
+
+    monkeypatch.setattr(deletes, "_store_marker", store_marker)
+    monkeypatch.setattr(world.store, "make_room", lambda: False)
+    assert world.ask("DELETE", "/bkt/k").status == 507 and seen() == before
+    assert world.ask("DELETE", "/bkt/k").status == 204 and seen() == [404, 405]
+    assert during == [before, before]
+    world.site.alone = True
+    world.gateway.close()
+    found = world.index.usage("bucket", "bkt")
+    assert (found.objects, found.bytes, len(bodies(world))) == (1, 5, 1)
