@@ -13,7 +13,7 @@ import msgspec
 
 from cumulus.index.api import Change, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta
-from cumulus.ops.find import NOT_THERE
+from cumulus.ops.find import NOT_THERE, is_stored
 from cumulus.ops.names import is_plain, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
@@ -62,16 +62,21 @@ def show(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
         if newest is not None and same and not newest.marker:
             return
         over = _same_marker(site, bucket, newest) if newest is not None and same else None
-        if not _is_read(site, bucket, entry, meta):
-            return
-        # a marker of the same id may have been in its way, and have been removed
+        # a marker of the same id may have been in its way, and have been removed; asked before we look what
+        # is there, or its own removal would be among what it comes after
         before = site.index.gone_at(bucket.name, meta.key, meta.version)
         if newest is not None:
             before = max(before, newest.stamp)
+        if not _is_read(site, bucket, entry, meta):
+            return
         late = msgspec.structs.replace(entry, stamp=max(entry.stamp, before + 1))
         site.told.apply([Put(row=row_of(bucket, late, meta), keep=True)])
         now = site.index.lookup(bucket.name, meta.key, meta.version)
-        if over is not None and now is not None and not now.marker:
+        if now is None or now.marker:
+            continue
+        if late.stamp > entry.stamp and not is_stored(site, bucket, now):
+            tell_removal(site, now, now.stamp)  # who has removed it told an earlier stamp
+        if over is not None:
             with suppress(Missing, Changed):
                 site.store.delete(bucket.name, over.name, over.token)
 

@@ -138,7 +138,7 @@ def was_removed(site: Site, bucket: Bucket, row: Row | None, found: Found | None
     was found to be there. What others removed is no older version."""
     if found is not None or row is None or row.marker or not row.latest or not _is_for_scans(site, bucket):
         return []
-    if any(_has(site, bucket, name, row.version) for name in stored_names(site, row)):
+    if is_stored(site, bucket, row):
         return []  # it has come since
     return [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
 
@@ -241,6 +241,11 @@ def _note(site: Site, bucket: Bucket, found: Found, etag: str) -> None:
 def stored_names(site: Site, row: Row) -> list[str]:
     """Where a row's body is (`body_names`)."""
     return body_names(row, atomic=site.atomic)
+
+
+def is_stored(site: Site, bucket: Bucket, row: Row) -> bool:
+    """Whether that version, or its delete marker, has a body by one of its names."""
+    return any(_has(site, bucket, name, row.version) for name in stored_names(site, row))
 
 
 def is_foreign(entry: Entry) -> bool:

@@ -21,7 +21,7 @@ from test_s3_version_races import rows_of, stored
 from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.index.api import Away, Change, Put, Remove
 from cumulus.index.postgres import FRESH_S
-from cumulus.ops import deletes, jobs, publish
+from cumulus.ops import current, deletes, jobs, publish
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import VERSIONS
 from cumulus.ops.rows import meta_of
@@ -301,6 +301,41 @@ def test_a_large_body_that_is_synced_while_its_key_is_deleted_is_listed_if_it_is
     body = b"x" * (SMALL + 1)
     put(one, "k", body)
     assert began and agree(worlds, "k") == body
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 10**10])
+def test_what_is_removed_by_its_id_while_it_becomes_the_newest_stays_removed(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, ahead_ns: int
+) -> None:
+    """The index has a marker above it, since the key was deleted just before it got its name; `ahead_ns`: by
+    a clock that is so much ahead."""
+    one, two, three = worlds
+    real, real_read = Publisher._settle, current._is_read
+    deleted: list[str] = []
+    removed: list[str] = []
+
+    def settle(*words: Any) -> int:
+        stamp = real(*words)
+        if not deleted:
+            deleted.append(delete(two, "k"))
+            row = three.index.lookup("bkt", "k")
+            assert row is not None and row.marker
+            later = msgspec.structs.replace(row, stamp=row.stamp + ahead_ns)
+            three.index.apply([Put(row=later, keep=True)])
+        return stamp
+
+    def is_read(*words: Any) -> bool:
+        there = real_read(*words)
+        if there and not removed:
+            removed.append(words[3].version)
+            delete(two, "k", removed[0])
+        return there
+
+    monkeypatch.setattr(Publisher, "_settle", settle)
+    monkeypatch.setattr(current, "_is_read", is_read)
+    put(one, "k", b"x" * (SMALL + 1))
+    assert removed and rows_of(three).keys() == {("k", deleted[0])}
+    assert agree(worlds, "k") is None
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
