@@ -125,11 +125,11 @@ def _give_objects(
             if changes:
                 index.apply(changes)
             count += len(changes) - (len(unread) - began)
-            if again:
-                said = [row for row in rows if row.owner == to.id and not row.marker]
-                count += _give_said(index, store, bucket, said, former, to, unread)
         else:
             count += _give_alone(index, store, bucket, theirs, to, unread)
+        if again and can.atomic_replace:  # or each record is a body of its own, made anew with its row
+            said = [row for row in rows if row.owner == to.id and not row.marker]
+            count += _give_said(index, store, bucket, said, former, to, unread)
         yield count
 
 
@@ -143,24 +143,39 @@ def _give_said(
     unread: list[str],
 ) -> int:
     """Of rows that say they are his already, those of whose records that is not true. How many."""
+    compares = store.capabilities.compares
     changes: list[Change] = []
     count = 0
     for row in rows:
-        with contextlib.suppress(Missing):
-            try:
-                _, entry = _stored(store, row)
-            except Forbidden:
-                if not row.etag.endswith(OPAQUE):
-                    unread.append(row.key)
+        if not _says(store, bucket, row, former, unread):
+            continue
+        began = len(unread)
+        with contextlib.nullcontext() if compares else index.alone(bucket.name, row.key):
+            now = row if compares else index.lookup(bucket.name, row.key, row.version)
+            if now is None or (now.name, now.owner) != (row.name, row.owner):
                 continue
-            meta = meta_of(bucket, entry)
-            if entry.meta is not None and meta is not None and meta.acl.owner == former:
-                began = len(unread)
-                changes += _given(store, bucket, msgspec.structs.replace(row, owner=former), to, unread)
-                count += len(unread) == began
-    if changes:
+            given = _given(store, bucket, msgspec.structs.replace(now, owner=former), to, unread)
+            if given and not compares:
+                index.apply(given)
+        changes += given
+        count += bool(given) and len(unread) == began
+    if changes and compares:
         index.apply(changes)
     return count
+
+
+def _says(store: FileStore, bucket: Bucket, row: Row, former: str, unread: list[str]) -> bool:
+    """Whether a row's record says that it is the former owner's."""
+    try:
+        _, entry = _stored(store, row)
+    except Missing:
+        return False
+    except Forbidden:
+        if not row.etag.endswith(OPAQUE):
+            unread.append(row.key)
+        return False
+    meta = meta_of(bucket, entry)
+    return entry.meta is not None and meta is not None and meta.acl.owner == former
 
 
 def _give_alone(

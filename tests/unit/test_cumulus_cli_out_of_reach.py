@@ -173,6 +173,34 @@ def test_what_may_not_be_read_is_named_and_can_be_given_later(
     directory.close()
 
 
+def test_over_fsspec_what_may_not_be_read_is_named_and_can_be_given_later(
+    run: Commands, tmp_path: Path
+) -> None:
+    """Local files, where storage does not see to it that nothing else has come in an object's place."""
+    tree = tmp_path / "tree"
+    (run.dir / "cumulus.toml").write_text(f"[storage]\nbackend = 'fsspec:file://{tree}'\n")
+    run("bucket", "add", "shared", "--owner", "alice")
+    for key in ("closed", "open"):
+        store_object(run, "shared", key, b"hello")
+    bob = run.json("user", "show", "bob")["id"]
+    os.chown(tree / "shared/closed", 12345, 12345)
+    (tree / "shared/closed").chmod(0)
+    again = ("bucket", "chown", "shared", "bob", "--from", "alice")
+    with by_the_rules():
+        run("bucket", "chown", "shared", "bob")
+        assert "1 object of bucket shared could not be changed" in run.err and "closed" in run.err
+        assert run.json(*again)["objects"] == 0 and "could not be changed" in run.err
+        (tree / "shared/closed").chmod(0o666)
+        assert run.json(*again)["objects"] == 1 and run.err == ""
+        assert run.json(*again)["objects"] == 0
+    assert {owner_on_disk(run, "shared", key) for key in ("closed", "open")} == {bob}
+    run("bucket", "rescan", "shared")
+    index, directory = open_index(load_config(run.dir / "cumulus.toml"), lambda bad: None)
+    assert {row.owner for row in index.page_versions("shared").rows} == {bob}
+    index.close()
+    directory.close()
+
+
 def test_only_the_rest_of_ones_own_bucket_is_given(run: Commands, tmp_path: Path) -> None:
     adopt(run, tmp_path / "shared", "a")
     refused = run.refused("bucket", "chown", "shared", "bob", "--from", "alice", status=2)
