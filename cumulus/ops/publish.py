@@ -278,10 +278,24 @@ def drop_null(site: Site, bucket: Bucket, null: Row | None, stamp: int | None = 
     called then."""
     if null is None or (stamp is not None and null.stamp >= stamp):  # a scan has told of the new one already
         return []
-    if null.marker or site.atomic:
+    if (null.marker or site.atomic) and not _is_later_marker(site, bucket, null, stamp):
         # where files are replaced, its row may still have the name that is the new object's by now
         site.remove(bucket.name, version_name(null.key, "null"))
     return [Remove(bucket=bucket.name, key=null.key, stamp=null.stamp, version="null")]
+
+
+def _is_later_marker(site: Site, bucket: Bucket, null: Row, stamp: int | None) -> bool:
+    """Whether its name has the marker of another process, which deletes the new object just now."""
+    if stamp is None or not site.atomic:
+        return False
+    try:
+        there = site.store.stat(bucket.name, version_name(null.key, "null"))
+    except NoBucket:
+        raise
+    except Missing:
+        return False
+    meta = meta_of(bucket, there)
+    return meta is not None and meta.marker and there.stamp > stamp
 
 
 def discard_null(site: Site, bucket: Bucket, null: Row | None) -> None:

@@ -3,7 +3,9 @@ what was deleted does not come back in between, and a deletion that fails takes 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ import pytest
 from s3_processes import processes
 from s3_world import World
 from test_s3_version_races import rows_of
-from test_s3_versions_at_once import agree, delete, put, served, versioning
+from test_s3_versions_at_once import WAIT_S, agree, delete, put, served, versioning
 
 from cumulus.index.api import Change
-from cumulus.ops import deletes, jobs
+from cumulus.ops import deletes, jobs, publish
 from cumulus.storage.api import NoSpace, StorageError
 
 
@@ -108,4 +110,38 @@ def test_a_deletion_that_storage_refuses_leaves_no_row_of_what_its_marker_has_re
     assert rows_of(three).keys() == {("k", newer)}
     assert {served(world, "k") for world in worlds} == {b"1"}
     delete(one, "k")
+    assert agree(worlds, "k") is None
+
+
+def test_an_upload_over_a_marker_null_leaves_the_marker_of_a_deletion_that_comes_after_it(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not told the index when the deletion finds it; a scan took the marker out and undid that."""
+    one, two, _ = worlds
+    put(one, "k", b"1")
+    versioning(worlds, "Suspended")
+    delete(one, "k")
+    stored_it, go_on = threading.Event(), threading.Event()
+    store_marker, drop_null = deletes._store_marker, publish.drop_null
+
+    def held_marker(*words: Any) -> int:
+        stamp = store_marker(*words)
+        stored_it.set()
+        assert go_on.wait(WAIT_S)
+        return stamp
+
+    monkeypatch.setattr(deletes, "_store_marker", held_marker)
+    with ThreadPoolExecutor(1) as pool:
+        deleting: list[Any] = []
+
+        def drop(*words: Any) -> list[Change]:
+            if not deleting:
+                deleting.append(pool.submit(delete, two, "k"))
+                assert stored_it.wait(WAIT_S)
+            return drop_null(*words)
+
+        monkeypatch.setattr(publish, "drop_null", drop)
+        put(one, "k", b"22")
+        go_on.set()
+        deleting[0].result()
     assert agree(worlds, "k") is None
