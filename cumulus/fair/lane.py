@@ -168,10 +168,12 @@ class Lane:
         """Transfers that wait now."""
         return len(self._held)
 
-    def turn(self, flow: Flow, most: int) -> int:
+    def turn(self, flow: Flow, most: int, now: float) -> int:
         """Bytes that it should move at a time: few enough for others to have their turn, and no more than
-        half of the lead that it may have."""
+        half of the lead that it may have. Short requests of the only owner have no others to think of."""
         if self._mine[_FLOWS] <= 1 and self._floor == inf:
+            return most
+        if flow.v - flow.came_v < LONG * flow.cost and self._only_owner(flow, now):
             return most
         return min(most, MOST_TURN, max(QUANTUM // 2, int(BACK * self._ahead / flow.cost)))
 

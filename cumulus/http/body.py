@@ -5,12 +5,15 @@ another is written and the one before may still be hashed; the connection pauses
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
+from cumulus.http.buffers import Buffers
 from cumulus.http.chunked import ChunkedDecoder
 from cumulus.http.settings import BUFFER, FIRST_BUFFER
 from cumulus.http.stretch import Stretch
 
+LENT: Final = 512 << 10  # bytes of a buffer, and that may be moved, from which on it is worth lending
+FAST: Final = 32 << 10  # bytes that wait in a connection whose client is fast
 _NOWHERE = memoryview(b"")
 _MANY = 8  # small parts that are put together before they are copied
 
@@ -34,8 +37,11 @@ class Intake:
     not before `open`. After `discard` bytes are counted and dropped. `length` None = chunked. `most` says how
     large a buffer may be now; there are up to three."""
 
-    def __init__(self, owner: Owner, length: int | None, first: int = FIRST_BUFFER) -> None:
+    def __init__(
+        self, owner: Owner, length: int | None, first: int = FIRST_BUFFER, buffers: Buffers | None = None
+    ) -> None:
         self._owner = owner
+        self._buffers = buffers or Buffers()
         self._decoder = ChunkedDecoder() if length is None else None
         self._length = length
         self._placed = 0  # bytes that were put into buffers
@@ -51,6 +57,7 @@ class Intake:
         self._dropping = False
         self._copying = False
         self._handed_last = False
+        self._handed = 0  # bytes of what was handed over
         self.over = False
         self.paused = False
         self.received = 0
@@ -140,7 +147,7 @@ class Intake:
         if spare is not None and size <= len(spare) <= most:
             self._buffer = spare
         else:
-            self._buffer = bytearray(size)
+            self._buffer = self._buffers.take(size)
             self._next_size = min(BUFFER, self._next_size * 8)
         self._fill = 0
         return True
@@ -161,16 +168,29 @@ class Intake:
         self._refill()
         self._resume()
 
-    def lend(self, budget: int) -> Stretch | None:
+    def lend(self, budget: int, waiting: int, *, finishes: bool = False) -> Stretch | None:
         """While the owner has a buffer: what a thread needs that writes it and goes on by itself for about
-        `budget` bytes, when the body is plain and there is more to come. The connection is not read until
+        `budget` bytes, when the body is plain and there is more to come from a fast client: `waiting` bytes
+        are there already. `finishes`: the thread ends the body, too. The connection is not read until
         `give_back`."""
-        left, buffer = self.left, self._writing
-        if not (self.direct and left and budget > BUFFER and buffer is not None and self._buffer is None):
+        left, buffer, size = self.left, self._writing, self.most()
+        if not (self.direct and left and buffer is not None and self._buffer is None):
             return None
-        if left < BUFFER or len(buffer) < BUFFER:  # nearly over, or not known to be fast
+        if budget < LENT or size < LENT or waiting < min(left, FAST):
             return None
-        stretch = Stretch(buffer, BUFFER, self._written, self._spare, left, budget)
+        stretch = Stretch(
+            buffer,
+            self._handed,
+            left=left,
+            budget=budget,
+            size=size,
+            buffers=self._buffers,
+            finishes=finishes,
+            previous=self._written,
+            spare=self._spare,
+            begun=bytes(self._spill),
+        )
+        self._spill.clear()
         self._writing = self._written = self._spare = None
         if not self.paused:
             self.paused = True
@@ -178,27 +198,34 @@ class Intake:
         self._lent = stretch
         return stretch
 
-    def give_back(self) -> int:
-        """The thread has ended: what it received counts. How many bytes it wrote besides the buffer that it
-        was given; `free` or `discard` goes on."""
+    def give_back(self) -> Stretch | None:
+        """The thread has ended: what it received counts. What it was lent; `free`, `discard` or, when it has
+        ended the body, nothing goes on."""
         stretch, self._lent = self._lent, None
         if stretch is None:
-            return 0
+            return None
         self.received += stretch.received
-        self._placed += stretch.received
+        self._placed = self.received - len(stretch.begun)
         if not self._dropping:
+            self._spill += stretch.begun
             self._buffer, self._fill = stretch.buffer, stretch.fill
             self._written, self._spare = stretch.previous, stretch.spare
         self.over = self.received == self._length
         if self.over:
             self._owner.body_over(b"")
-        return stretch.written
+        return stretch
 
     def discard(self) -> None:
         """Nobody wants the rest."""
         self._dropping = True
         self.release()
         self._resume()
+
+    def recycle(self) -> None:
+        """All was taken, and is no longer read: the next body may have the buffers."""
+        for buffer in (self._buffer, self._spare, self._written, self._writing):
+            self._buffers.give(buffer)
+        self.release()
 
     def release(self) -> None:
         """No buffer is needed any more: they go now, not when the collector next passes over the cycle of a
@@ -222,7 +249,7 @@ class Intake:
             return
         buffer, fill = self._buffer, self._fill
         self._buffer, self._fill = None, 0
-        self._writing = buffer
+        self._writing, self._handed = buffer, fill
         self._held = True
         self._handed_last = ended
         self._owner.body_buffer(memoryview(buffer)[:fill] if buffer is not None else _NOWHERE, ended)

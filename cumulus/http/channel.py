@@ -188,6 +188,11 @@ class S3Channel(Protocol):
         """Whether `lend_socket` may be asked: not with TLS."""
         return self._tcp is not None and not self.secure and bool(self._tcp.connected)
 
+    def waiting(self) -> int:
+        """Bytes that have come and were not read."""
+        assert self._tcp is not None
+        return self._tcp.waiting()
+
     def lend_socket(self) -> int:
         """Another descriptor of the connection, for a thread that reads from it while nobody else does and
         closes it; -1: there are too many open."""

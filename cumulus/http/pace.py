@@ -187,7 +187,9 @@ class Transfer:
         """Bytes to move before the next `took`."""
         pacer, flow = self._pacer, self._flow
         most = pacer.turn(self._seat, most)
-        return most if flow is None else pacer.lanes[self._direction].turn(flow, most)
+        if flow is None:
+            return most
+        return pacer.lanes[self._direction].turn(flow, most, pacer._reactor.seconds())
 
     def buffer(self) -> int:
         """The most bytes that a buffer of it should have now; the transfer is one of those with buffers

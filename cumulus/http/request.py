@@ -103,7 +103,7 @@ class S3Request:
             return
         self._whole = not self._expects and length is not None and length <= SMALL_BODY
         first = length if self._whole and length else FIRST_BUFFER
-        self.intake = Intake(self, length, first)
+        self.intake = Intake(self, length, first, self.site.buffers)
         if self._limited is not None:
             self._answer_early(Ready(self._limited))
         elif self._whole:
@@ -335,18 +335,21 @@ class S3Request:
     def _stretch(self, sink: Sink) -> Callable[[], Ready | None] | None:
         """What writes the buffer and goes on without this thread, if that may be now."""
         assert self.intake is not None and self._upload is not None
-        stretch = self.intake.lend(self._upload.turn(STRETCH))
+        budget = self._upload.turn(STRETCH)
+        alone = budget == STRETCH  # nobody waits for his turn while the end of the body is synced
+        stretch = self.intake.lend(budget, self.channel.waiting(), finishes=alone)
         if stretch is None:
             return None
-        fd = self.channel.lend_socket()
-        return partial(stretch.run_thd, fd, lambda data: self._write_thd(sink, data, False))
+        return partial(stretch.run_thd, self.channel.lend_socket(), partial(self._write_thd, sink))
 
     def _written(self, pause: float, outcome: Ready | Failed | None) -> None:
         self._busy = False
         if self.intake is not None and not self._lost:
-            more = self.intake.give_back()
-            if more and self._upload is not None:
-                pause = max(pause, self._upload.took(more))
+            lent = self.intake.give_back()
+            if lent is not None and lent.ended is not None:
+                self._body_at = self.site.now() - (time.monotonic() - lent.ended)
+            if lent is not None and lent.written and self._upload is not None:
+                pause = max(pause, self._upload.took(lent.written))
         if outcome is not None:
             self._sink = None
             self._answer_early(outcome if isinstance(outcome, Ready) else self._broken(outcome))
@@ -522,7 +525,7 @@ class S3Request:
             return
         if self._body_done:
             if self.intake is not None:
-                self.intake.release()
+                self.intake.recycle()
             self.channel.request_done()
         elif not self.channel.persistent:
             self.channel.linger()

@@ -16,6 +16,7 @@ from cumulus.fair.board import Board, local_board
 from cumulus.heap import give_back
 from cumulus.http.access_log import AccessLog
 from cumulus.http.batches import Batches
+from cumulus.http.buffers import Buffers
 from cumulus.http.channel import Refuser, S3Channel
 from cumulus.http.door import Door
 from cumulus.http.held import Held
@@ -72,6 +73,7 @@ class Site(ServerFactory):
         self.heads = HeadWriter(host_id or os.urandom(12).hex())
         board = board or local_board()
         self.pacer = Pacer(settings, reactor, board)
+        self.buffers = Buffers()
         self.door = Door(board, self.now, settings.max_connections)
         self.channels: set[S3Channel] = set()
         self._silent: dict[S3Channel, None] = {}  # of these, without any request; the oldest first
@@ -165,6 +167,7 @@ class Site(ServerFactory):
             channel.check(now, passed)
         self.held.look()
         if self.pacer.rested():
+            self.buffers.drop()
             self.pool.submit(give_back, _done)
 
     def drain(self, wait_s: float) -> Deferred[None]:

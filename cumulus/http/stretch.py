@@ -16,73 +16,134 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from cumulus.http.settings import BUFFER
+from cumulus.http.buffers import Buffers
 
 MOMENT_S: Final = 0.003  # for which a thread waits for the rest of a buffer
 AWAITED: Final = 128 << 10  # bytes for which it is woken, if so many are still to come
 
 Answer = TypeVar("Answer")
+Write = Callable[[memoryview, bool], Answer | None]
+"""Takes bytes; told whether they are the last, when it finishes, too. What it says ends the stretch."""
+Receive = Callable[[int, memoryview, float], int | Answer]
+"""Takes bytes out of a connection, as `cumulus.rest.call.Sink.receive`. What is not a number ends it, too."""
 
 
 class Stretch:
     """`buffer` holds `fill` bytes to be written first; `previous` may still be hashed until that is done;
-    `spare` is free. `left` bytes are to be received in all, `budget` written, at most. Afterwards `buffer`
-    holds the `fill` bytes that came last and are not written (None: none), `previous` what was written last,
-    `received` and `written` count what was received and written after the first buffer."""
+    `spare` is free, others come from `buffers` and have `size` bytes. `begun` has come already and goes
+    before what is received. `left` bytes are to be received in all, `budget` written, at most. `finishes`:
+    the end of the body is written here, too, as such.
 
-    __slots__ = ("_awaited", "budget", "buffer", "fill", "left", "previous", "received", "spare", "written")
+    Afterwards `buffer` holds the `fill` bytes that came last and are not written (None: none), `previous`
+    what was written last, `received` and `written` count what was received and written after the first
+    buffer; `ended` is when (`time.monotonic`) the end was there and then written."""
+
+    __slots__ = (
+        "_awaited", "begun", "budget", "buffer", "buffers", "ended", "fill", "finishes", "left", "previous",
+        "received", "size", "spare", "written",
+    )  # fmt: skip
 
     def __init__(
         self,
         buffer: bytearray,
         fill: int,
-        previous: bytearray | None,
-        spare: bytearray | None,
+        *,
         left: int,
         budget: int,
+        size: int,
+        buffers: Buffers,
+        finishes: bool = False,
+        previous: bytearray | None = None,
+        spare: bytearray | None = None,
+        begun: bytes = b"",
     ) -> None:
         self.buffer: bytearray | None = buffer
         self.fill = fill
         self.previous = previous
         self.spare = spare
+        self.begun = begun
         self.left = left
         self.budget = budget
+        self.size = size
+        self.buffers = buffers
+        self.finishes = finishes
+        self.ended: float | None = None
         self.received = self.written = 0
         self._awaited = 1  # bytes for which the kernel wakes who waits for the connection
 
-    def run_thd(self, fd: int, write: Callable[[memoryview], Answer | None]) -> Answer | None:
-        """Write and receive in turn; what `write` says if it says anything. The descriptor of the connection,
-        which does not block, is closed (-1: nothing is received). Blocks; raises what `write` raises."""
+    def run_thd(self, fd: int, write: Write[Answer], receive: Receive[Answer] | None = None) -> Answer | None:
+        """Write and receive in turn, or have `receive` do both after the first buffer; what these say if they
+        say anything. The descriptor of the connection, which does not block, is closed (-1: nothing is
+        received). Blocks; raises what they raise."""
         try:
-            first = True
-            while True:
-                answer = self._write_thd(write, first)
-                first = False
-                if answer is not None or not self._receive_thd(fd) or not self.left:
-                    return answer
-                if self.written + self.fill > self.budget:
+            answer = self._write_thd(write, first=True)
+            if receive is not None and fd >= 0:
+                return answer or self._take_thd(fd, write, receive)
+            while answer is None and self._receive_thd(fd):
+                if self.written + self.fill > self.budget if self.left else not self.finishes:
                     return None
+                answer = self._write_thd(write)
+            return answer
         finally:
             if fd >= 0:
                 self._await_thd(fd, 1)
                 os.close(fd)
 
-    def _write_thd(self, write: Callable[[memoryview], Answer | None], first: bool) -> Answer | None:
+    def _write_thd(self, write: Write[Answer], *, first: bool = False) -> Answer | None:
         buffer, fill = self.buffer, self.fill
         assert buffer is not None
         self.buffer, self.fill = None, 0
         if not first:
             self.written += fill
-        answer = write(memoryview(buffer)[:fill])
+        answer = write(memoryview(buffer)[:fill], self._last(first=first))
         self.previous, self.spare = buffer, self.previous or self.spare
         return answer
 
-    def _receive_thd(self, fd: int) -> bool:
-        """Fill a buffer; False when less came, which is kept."""
-        size = min(BUFFER, self.left)
+    def _last(self, *, first: bool = False) -> bool:
+        """Whether what is written now ends the body, which is noted."""
+        last = not first and not self.left
+        if last:
+            self.ended = time.monotonic()
+        return last
+
+    def _room(self, size: int) -> bytearray:
         spare, self.spare = self.spare, None
-        self.buffer = spare if spare is not None and len(spare) >= size else bytearray(size)
+        return spare if spare is not None and len(spare) >= size else self.buffers.take(size)
+
+    def _take_thd(self, fd: int, write: Write[Answer], receive: Receive[Answer]) -> Answer | None:
+        """By what receives and writes by itself, a buffer at a time."""
+        if self.begun:
+            begun, self.begun = memoryview(self.begun), b""
+            self.written += len(begun)
+            answer = write(begun, False)
+            if answer is not None:
+                return answer
+        while self.left:
+            size = min(self.size, self.left, self.budget - self.written)
+            if size <= 0:
+                return None
+            room = self._room(size)
+            count = receive(fd, memoryview(room)[:size], MOMENT_S)
+            if not isinstance(count, int):
+                return count
+            self.spare = room
+            self.received += count
+            self.written += count
+            self.left -= count
+            if count < size:
+                return None
+        return write(memoryview(b""), self._last()) if self.finishes else None
+
+    def _receive_thd(self, fd: int) -> bool:
+        """Fill a buffer; False when less came, which is kept, and at the end of the body."""
+        if fd < 0 or self.ended is not None:
+            return False
+        size = min(self.size, len(self.begun) + self.left)
+        self.buffer = self._room(size)
         view, end = memoryview(self.buffer)[:size], 0.0
+        self.fill = len(self.begun)
+        view[: self.fill] = self.begun
+        self.begun = b""
         ready: select.poll | None = None
         while self.fill < size:
             try:

@@ -119,6 +119,15 @@ class S3Server(tcp.Server):
             return self.sent
         return self.sent - int.from_bytes(waiting, sys.byteorder)
 
+    def waiting(self) -> int:
+        """How many bytes the kernel has for us."""
+        count = bytearray(4)
+        try:
+            fcntl.ioctl(self.socket, termios.FIONREAD, count)
+        except OSError:  # the connection is over
+            return 0
+        return int.from_bytes(count, sys.byteorder)
+
     # reading
     def doRead(self) -> Any:
         """Into the taker's buffer when there is one."""

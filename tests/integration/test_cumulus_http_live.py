@@ -170,7 +170,7 @@ def test_a_large_body_comes_in_large_buffers(shared: Floor) -> None:
     assert wire.answer().body == b"stored %d" % len(body)
     sink = shared.gateway.sinks[-1]
     assert bytes(sink.data) == body
-    assert max(sink.writes) == 512 * 1024
+    assert max(sink.writes) == 1024 * 1024
     assert len(sink.writes) <= 20
     wire.close()
 

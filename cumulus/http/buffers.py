@@ -1,0 +1,35 @@
+"""Buffers of bodies, which go from one request to the next: a new one of a megabyte costs as much time as to
+receive into it, since the system clears its pages one by one and Python clears it once more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cumulus.http.settings import BUFFER
+
+KEPT: Final = 8  # that wait for the next body
+
+
+class Buffers:
+    """Those of a process; for all threads. Only the largest, of `BUFFER` bytes, are kept."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """One of at least `size` bytes; what is in it is of no meaning."""
+        if size == BUFFER:
+            try:
+                return self._free.pop()
+            except IndexError:
+                pass
+        return bytearray(size)
+
+    def give(self, buffer: bytearray | None) -> None:
+        """Nobody reads or writes it any more."""
+        if buffer is not None and len(buffer) == BUFFER and len(self._free) < KEPT:
+            self._free.append(buffer)
+
+    def drop(self) -> None:
+        """Keep none."""
+        self._free.clear()
