@@ -133,6 +133,24 @@ class Hasher:
 
         return [*md5, update_others] if others else [*md5]
 
+    @property
+    def both(self) -> Md5 | None:
+        """MD5 with SHA-256, if nothing else is made but CRCs; `update_crcs` with what that has taken in by
+        itself."""
+        first = self._hashes[0] if self._hashes else None
+        if (
+            isinstance(first, Md5)
+            and first.with_sha256
+            and all(type(one) is _Crc for one in self._hashes[1:])
+        ):
+            return first
+        return None
+
+    def update_crcs(self, data: Data) -> None:
+        """The next bytes, for all but `both`."""
+        for entry in self._hashes[1:]:
+            entry.update(data)
+
     def digest(self, name: str) -> bytes:
         """Of all bytes so far. Raises `KeyError` if `name` was not asked for at the beginning."""
         return self._digests[name]()

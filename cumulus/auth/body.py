@@ -36,6 +36,7 @@ class BodyDecoder(ABC):
     """One body. `decoded_length` is the object's size where the request says it."""
 
     decoded_length: int | None
+    plain: bool = False  # what is fed is what it gives
 
     @abstractmethod
     def feed(self, data: memoryview) -> list[memoryview]:
@@ -72,6 +73,8 @@ class BodyRule:
 
 class _Plain(BodyDecoder):
     """A body that is the object, with or without a promised hash."""
+
+    plain = True
 
     def __init__(self, rule: BodyRule, length: int | None) -> None:
         self.decoded_length = length

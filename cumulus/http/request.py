@@ -223,6 +223,17 @@ class S3Request:
         reply = self._guarded_thd(work)
         return None if reply is None else self._ready_thd(reply)
 
+    def _receive_thd(self, sink: Sink, fd: int, room: memoryview, moment_s: float) -> Ready | int:
+        def work() -> Reply | int:
+            try:
+                return sink.receive(fd, room, moment_s)
+            except Exception:
+                sink.abort()
+                raise
+
+        came = self._guarded_thd(work)
+        return came if isinstance(came, int) else self._ready_thd(came)
+
     def _guarded_thd(self, work: Callable[[], Result]) -> Result | Reply:
         try:
             return work()
@@ -340,7 +351,8 @@ class S3Request:
         stretch = self.intake.lend(budget, self.channel.waiting(), finishes=alone)
         if stretch is None:
             return None
-        return partial(stretch.run_thd, self.channel.lend_socket(), partial(self._write_thd, sink))
+        receive = partial(self._receive_thd, sink) if sink.receives else None
+        return partial(stretch.run_thd, self.channel.lend_socket(), partial(self._write_thd, sink), receive)
 
     def _written(self, pause: float, outcome: Ready | Failed | None) -> None:
         self._busy = False

@@ -87,6 +87,26 @@ class Incoming:
             for line in self._lines:
                 line.wait(behind)
 
+    @property
+    def receives(self) -> bool:
+        """Whether `receive` may be called: of a body of known size whose sums are made in one pass, which
+        storage takes that way."""
+        stream, both = self._stream, self._hasher.both
+        return stream is not None and stream.receives and self.expected is not None and both is not None
+
+    def receive(self, connection: int, room: memoryview, moment_s: float) -> int:
+        """Receive the next bytes, as `cumulus.rest.call.Sink.receive`. Raises storage errors; the caller then
+        aborts."""
+        stream, both = self._stream, self._hasher.both
+        if stream is None or both is None or self.expected is None:
+            raise S3Error("InternalError")
+        for line in self._lines:
+            line.wait()
+        count = stream.receive(connection, both, room[: self.expected - self.size], moment_s)
+        self._hasher.update_crcs(room[:count])
+        self.size += count
+        return count
+
     def _hash(self, pieces: Sequence[memoryview], count: int) -> int:
         """Hash pieces, or begin to. How many of what was given to each line may be under way when the call
         returns: the last, but nothing of the calls before."""

@@ -101,6 +101,17 @@ class Sink(ABC):
         caller's again when the next call of `write`, `finish` or `abort` has returned. A Reply
         refuses it: the HTTP floor sends that, and the sink is done (neither `finish` nor `abort` follows)."""
 
+    @property
+    def receives(self) -> bool:
+        """Whether `receive` may be called instead of `write` now."""
+        return False
+
+    def receive(self, connection: int, room: memoryview, moment_s: float) -> int | Reply:
+        """Receive the next bytes of the body from a connection's descriptor, through `room` (writable, and no
+        more than are to come), and take them: until `room` is full, nothing came for `moment_s` in all, or
+        the connection is at its end. How many came, or a Reply as of `write`."""
+        raise NotImplementedError
+
     @abstractmethod
     def finish(self) -> Reply:
         """The body is complete."""

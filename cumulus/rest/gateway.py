@@ -228,6 +228,16 @@ class _Guarded(Sink):
         except Exception as error:
             return self._fail(error)
 
+    @property
+    def receives(self) -> bool:
+        return self._sink.receives
+
+    def receive(self, connection: int, room: memoryview, moment_s: float) -> int | Reply:
+        try:
+            return self._sink.receive(connection, room, moment_s)
+        except Exception as error:
+            return self._fail(error)
+
     def finish(self) -> Reply:
         try:
             again.admit_again(self._request, self._request.operation.action)

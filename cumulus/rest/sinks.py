@@ -89,6 +89,15 @@ class BodySink(Sink):
     def write(self, data: memoryview) -> None:
         self._incoming.take(self._decoder.feed(data))
 
+    @property
+    def receives(self) -> bool:
+        return self._decoder.plain and self._incoming.receives
+
+    def receive(self, connection: int, room: memoryview, moment_s: float) -> int:
+        count = self._incoming.receive(connection, room, moment_s)
+        self._decoder.feed(room[:count])
+        return count
+
     def finish(self) -> Reply:
         incoming = self._incoming
         hasher = incoming.hasher

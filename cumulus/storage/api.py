@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -158,13 +158,27 @@ class Piece(NamedTuple):
     size: int
 
 
+class Sums(Protocol):
+    """Checksums that take bytes on their way into a file (`sector._udt.md5.Md5`)."""
+
+    def take(self, connection: int, file: int, room: memoryview, moment_s: float) -> int:
+        """Receive from a connection, through `room`, and write at the file's position; how many bytes came.
+        Raises `OSError` of the file."""
+
+
 class RangeStream(ABC):
     """Bytes on their way into one range of a file that others fill beside it (`FileStore.open_range`). The
     range is this stream's until `close`, in all processes and servers. Not for several threads at once."""
 
+    receives: bool = False  # whether `receive` may be called
+
     @abstractmethod
     def write(self, data: memoryview) -> None:
         """The next bytes of the range. Raises `NoSpace`, `Unavailable`, and `StorageError` beyond its end."""
+
+    def receive(self, connection: int, sums: Sums, room: memoryview, moment_s: float) -> int:
+        """As `write` of what `sums` take from a connection; how many bytes came."""
+        raise NotImplementedError
 
     @abstractmethod
     def sync(self) -> None:
@@ -206,9 +220,15 @@ class ObjectStream(ABC):
         Asked once after the last byte was sent."""
         return True
 
+    receives: bool = False  # of a stream opened for writing: whether `receive` may be called
+
     @abstractmethod
     def write(self, data: memoryview) -> None:
         """Append. Raises `NoSpace`, `Unavailable`; the caller then aborts."""
+
+    def receive(self, connection: int, sums: Sums, room: memoryview, moment_s: float) -> int:
+        """Append what `sums` take from a connection; how many bytes came. Raises as `write`."""
+        raise NotImplementedError
 
     @abstractmethod
     def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:

@@ -203,6 +203,8 @@ void udt_md5_digest(const udt_md5 *m, uint8_t *out);
 int udt_md5_sha256_there(void);
 int udt_md5_sha256_init(udt_md5 *m);
 void udt_md5_sha256_digest(const udt_md5 *m, uint8_t *out);
+int udt_take(int from, int to, udt_md5 *sum, uint8_t *room, size_t size, int64_t moment_us,
+             size_t *count);
 
 /* GMP */
 typedef struct sgmp_key {

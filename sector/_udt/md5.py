@@ -7,6 +7,7 @@ those waits too, on processors that have instructions for it. No call holds the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -50,6 +51,17 @@ class Md5:
         out = ffi.new("uint8_t[32]")
         lib.udt_md5_sha256_digest(self._state, out)
         return bytes(ffi.buffer(out))
+
+    def take(self, connection: int, file: int, room: memoryview, moment_s: float) -> int:
+        """Receive from the descriptor of a connection through `room` (writable), take that in, and write it
+        at the position of a file, until `room` is full, nothing came for `moment_s` in all, or the connection
+        is at its end. How many bytes came, all of them taken in and written. Raises `OSError` of the file."""
+        count = ffi.new("size_t *")
+        buffer, wait_us = ffi.from_buffer("uint8_t[]", room, require_writable=True), int(moment_s * 1e6)
+        failed = lib.udt_take(connection, file, self._state, buffer, room.nbytes, wait_us, count)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        return int(count[0])
 
 
 def update_together(streams: Iterable[tuple[Md5, Sequence[Data]]]) -> None:

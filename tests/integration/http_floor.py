@@ -23,7 +23,7 @@ from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFactory
 from cumulus.http.transport import S3Port
-from cumulus.rest.call import Call, Joint, Reply, Sink
+from cumulus.rest.call import Call, Gateway, Joint, Reply, Sink
 from cumulus.storage.api import Entry, ObjectStream
 
 DEADLINE_S = 10.0
@@ -283,15 +283,19 @@ def request(target: str = "/b/k", method: str = "GET", *headers: str, body: byte
 
 @contextmanager
 def floor(
-    tls: Any = None, prepare: Callable[[Site], None] = lambda _site: None, **settings: Any
+    tls: Any = None,
+    prepare: Callable[[Site], None] = lambda _site: None,
+    real: Gateway | None = None,
+    **settings: Any,
 ) -> Iterator[Floor]:
-    """A server with those settings; `tls` is a context factory, `prepare` sees the site before it starts.
+    """A server with those settings; `tls` is a context factory, `prepare` sees the site before it starts,
+    `real` is asked instead of the gateway that records.
     Fails when it leaves a stream, a request or a thread behind."""
     reactor = EPollReactor()
     gateway = FakeGateway()
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "access.log"
-        site = Site(gateway, HttpSettings(**settings), reactor, str(log), "host")
+        site = Site(real or gateway, HttpSettings(**settings), reactor, str(log), "host")
         factory = site if tls is None else TlsFactory(tls, site, reactor)
         port = S3Port(0, factory, interface="127.0.0.1", reactor=reactor)
         prepare(site)

@@ -35,7 +35,7 @@ class Full(Faulty):
 
     def step(self, name: str) -> None:
         super().step(name)
-        writes = name in ("write", "create", "set_xattr", "make_dir", "link", "reserve")
+        writes = name in ("write", "take", "create", "set_xattr", "make_dir", "link", "reserve")
         if self.full and writes and self._reserve.stat().st_size == SIZE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

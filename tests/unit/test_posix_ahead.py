@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from posix_disk import Faulty
 
-from cumulus.backends.posix.ahead import LARGE, STEP, THREADS, Ahead
+from cumulus.backends.posix.ahead import LARGE, LARGE_PART, STEP, THREADS, Ahead
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import FileStore, ObjectStream, RangeStream, StorageError
 
@@ -80,11 +80,14 @@ def test_a_large_body_is_synced_while_it_arrives_and_at_its_end(store: FileStore
     assert len(left) == 1  # none is left open
 
 
-def test_parts_of_uploads_are_synced_while_they_arrive(store: FileStore, disk: Watched) -> None:
-    part = store.open_range("b", "parts", 0, 2 * LARGE)
+@pytest.mark.parametrize("size", [LARGE_PART - STEP, LARGE_PART])
+def test_the_largest_parts_of_uploads_are_synced_while_they_arrive(
+    store: FileStore, disk: Watched, size: int
+) -> None:
+    part = store.open_range("b", "parts", 0, size)
     assert part is not None
-    written(part, LARGE)
-    assert disk.begun() >= 1
+    written(part, size - STEP)
+    assert (disk.begun() >= 1) == (size >= LARGE_PART)
     part.sync()
     part.close()
     assert disk.calls["sync_data"] == 1

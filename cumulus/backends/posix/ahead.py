@@ -15,6 +15,7 @@ from cumulus.backends.posix.files import Files
 
 PIECE: Final = 4 << 20  # bytes written after which the disk is set to work; near the end at once
 LARGE: Final = 4 << 20  # bytes of a body that is synced before its end
+LARGE_PART: Final = 16 << 20  # of a part of an upload: others keep the disk at work, and the client the cores
 STEP: Final = 1 << 20  # bytes between two syncs of a file, or a part of what is still to come if that is more
 PART: Final = 64
 THREADS: Final = 4  # syncs under way; of more bodies the rest go without
@@ -28,9 +29,10 @@ class Ahead:
         self._free = threading.Semaphore(THREADS if sync else 0)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cumulus-ahead")
 
-    def body(self, fd: int, at: int, end: int) -> Body:
-        """A body that is written into a file from byte `at`; `end`: where it will end, 0 if nobody knows."""
-        return Body(self, self._files, fd, at, end)
+    def body(self, fd: int, at: int, end: int, large: int = LARGE) -> Body:
+        """A body that is written into a file from byte `at`; `end`: where it will end, 0 if nobody knows.
+        It is synced before that if it has `large` bytes."""
+        return Body(self, self._files, fd, at, end, large)
 
     def begin(self, fd: int) -> Future[None] | None:
         """Sync what the file has now, in a thread; None where that is not to be had.
@@ -65,13 +67,13 @@ class Body:
 
     __slots__ = ("_ahead", "_asked", "_end", "_fd", "_files", "_job", "_large", "_synced")
 
-    def __init__(self, ahead: Ahead, files: Files, fd: int, at: int, end: int) -> None:
+    def __init__(self, ahead: Ahead, files: Files, fd: int, at: int, end: int, large: int) -> None:
         self._ahead = ahead
         self._files = files
         self._fd = fd
         self._asked = self._synced = at
         self._end = end
-        self._large = end - at >= LARGE
+        self._large = end - at >= large
         self._job: Future[None] | None = None
 
     def wrote(self, at: int) -> None:

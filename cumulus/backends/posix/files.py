@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from cumulus.storage.api import Sums
+
 XATTR: Final = "user.cumulus"
 MARK_XATTR: Final = "user.cumulus.mark"  # of a directory that is an object
 _KEEP_SIZE: Final = 1  # fallocate(2): FALLOC_FL_KEEP_SIZE
@@ -71,6 +73,10 @@ class Files:
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise
+
+    def take(self, connection: int, fd: int, sums: Sums, room: memoryview, moment_s: float) -> int:
+        """Write what `sums` take from a connection at the descriptor's position; how many bytes."""
+        return sums.take(connection, fd, room, moment_s)
 
     def start_writing(self, fd: int, offset: int, size: int) -> None:
         """Ask the kernel to begin writing this range to disk, without waiting; a hint, so errors are left to

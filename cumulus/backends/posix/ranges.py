@@ -15,14 +15,14 @@ from collections import OrderedDict
 from typing import Final
 
 from cumulus.backends.posix import bodies, paths
-from cumulus.backends.posix.ahead import Ahead
+from cumulus.backends.posix.ahead import LARGE_PART, Ahead
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import XATTR, Files
 from cumulus.backends.posix.paths import FILE_MODE, Directory, Root
 from cumulus.backends.posix.streams import RESERVE
 from cumulus.file_locks import try_range
-from cumulus.storage.api import Missing, RangeStream, StorageError
+from cumulus.storage.api import Missing, RangeStream, StorageError, Sums
 
 _KNOWN: Final = 1024  # files whose names are known to be durable
 _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -95,6 +95,10 @@ class Ranges:
         """At the descriptor's position. Raises `OSError`."""
         self._files.write(fd, data)
 
+    def take(self, connection: int, fd: int, sums: Sums, room: memoryview, moment_s: float) -> int:
+        """Write what `sums` take from a connection at the descriptor's position. Raises `OSError`."""
+        return self._files.take(connection, fd, sums, room, moment_s)
+
     def free(self, fd: int, offset: int, size: int) -> None:
         """The range has nothing that counts: what was reserved for it and written in it takes no room."""
         with contextlib.suppress(OSError):  # then the file's end gives it back
@@ -142,6 +146,8 @@ def _take(fd: int, parent: Directory, last: str, offset: int, size: int) -> bool
 class Range(RangeStream):
     """One range, locked while this is open."""
 
+    receives = True
+
     def __init__(self, ranges: Ranges, root: Root, name: str, fd: int, offset: int, size: int) -> None:
         self._ranges = ranges
         self._root = root
@@ -150,7 +156,7 @@ class Range(RangeStream):
         self._begin = self._at = offset
         self._end = offset + size
         self._kept = False
-        self._body = ranges.ahead.body(fd, offset, self._end)
+        self._body = ranges.ahead.body(fd, offset, self._end, LARGE_PART)
 
     def _opened(self) -> int:
         if self._fd < 0:
@@ -165,6 +171,16 @@ class Range(RangeStream):
             self._ranges.write(fd, data)
             self._at += len(data)
             self._body.wrote(self._at)
+
+    def receive(self, connection: int, sums: Sums, room: memoryview, moment_s: float) -> int:
+        fd = self._opened()
+        if self._at + len(room) > self._end:
+            raise StorageError(f"more bytes than the range of {self._name!r} has")
+        with translated(f"{self._root.bucket}/{self._name}"):
+            count = self._ranges.take(connection, fd, sums, room, moment_s)
+            self._at += count
+            self._body.wrote(self._at)
+        return count
 
     def sync(self) -> None:
         with translated(f"{self._root.bucket}/{self._name}"):

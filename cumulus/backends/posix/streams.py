@@ -20,6 +20,7 @@ from cumulus.storage.api import (
     IfToken,
     ReadStream,
     StorageError,
+    Sums,
     WriteStream,
 )
 
@@ -89,6 +90,8 @@ def check_copied(source: Reader, offset: int, size: int, copied: int) -> None:
 class Writer(WriteStream):
     """Up to `SMALL` bytes are held in memory until commit."""
 
+    receives = True
+
     def __init__(
         self,
         root: Root,
@@ -118,10 +121,23 @@ class Writer(WriteStream):
         draft = self._draft or self._spill()
         with translated(f"{self._root.bucket}/{self._name}"):
             draft.write(data)
-            if self._body is None:
-                end = self._hint if self._hint >= RESERVE else 0
-                self._body = self._ahead.body(draft.fd, draft.size - len(data), end)
-            self._body.wrote(draft.size)
+            self._wrote(draft, len(data))
+
+    def receive(self, connection: int, sums: Sums, room: memoryview, moment_s: float) -> int:
+        self._open_held()
+        draft = self._draft or self._spill()
+        with translated(f"{self._root.bucket}/{self._name}"):
+            count = self._files.take(connection, draft.fd, sums, room, moment_s)
+            draft.size += count
+            self._wrote(draft, count)
+        return count
+
+    def _wrote(self, draft: Draft, count: int) -> None:
+        """Set the disk to work. Raises `OSError`."""
+        if self._body is None:
+            end = self._hint if self._hint >= RESERVE else 0
+            self._body = self._ahead.body(draft.fd, draft.size - count, end)
+        self._body.wrote(draft.size)
 
     def append(self, source: Reader, offset: int, size: int) -> None:
         """Bytes of another object, copied by the kernel. Raises `Changed` when there are fewer of them, or

@@ -53,7 +53,7 @@ def _counted(name: str) -> Callable[..., object]:
 
 
 CHANGES = (
-    "create", "write", "truncate", "reserve", "copy", "set_times", "set_xattr", "drop_xattr",
+    "create", "write", "take", "truncate", "reserve", "copy", "set_times", "set_xattr", "drop_xattr",
     "mark", "unmark", "set_owner", "set_mode", "rename", "link", "unlink", "make_dir", "remove_dir", "sync",
     "sync_data", "sync_all",
 )  # fmt: skip
