@@ -299,8 +299,8 @@ void udt_md5_sha256_digest(const udt_md5 *m, uint8_t out[32]); /* of one with SH
 
 /* Receive what a connection has through `room` (`size` bytes), add it to `sum`, and write it at a
  * file's position: until `size` bytes were taken, or the connection has had nothing for moment_us
- * in all, or is at its end. All that came was hashed and, if the outcome is 0, written; else that is
- * the errno of write(2). *count: the bytes that came. Blocks for no longer, but for the disk.
+ * in all, or is at its end. All that came was hashed and, if the outcome is 0, written; else that
+ * is the errno of write(2). *count: the bytes that came. Blocks for no longer, but for the disk.
  */
 int udt_take(int from, int to, udt_md5 *sum, uint8_t *room, size_t size, int64_t moment_us,
              size_t *count);

@@ -135,7 +135,8 @@ TEST(take_says_what_the_disk_says)
     CHECK_INT((int64_t)count, 5000);
     CHECK_INT(write(w.ends[1], sent, 10), 10);
     CHECK_INT(udt_take(w.ends[0], -1, &w.sum, room, 10, LONG_US, &count), EBADF);
-    CHECK_INT(udt_take(-1, w.file, &w.sum, room, 10, LONG_US, &count), 0); /* no connection: nothing came */
+    CHECK_INT(udt_take(-1, w.file, &w.sum, room, 10, LONG_US, &count),
+              0); /* no connection: nothing came */
     CHECK_INT((int64_t)count, 0);
     close(full);
     end(&w);
