@@ -168,14 +168,17 @@ class Lane:
         """Transfers that wait now."""
         return len(self._held)
 
-    def turn(self, flow: Flow, most: int, now: float) -> int:
+    def turn(self, flow: Flow, most: int) -> int:
         """Bytes that it should move at a time: few enough for others to have their turn, and no more than
-        half of the lead that it may have. Short requests of the only owner have no others to think of."""
+        half of the lead that it may have."""
         if self._mine[_FLOWS] <= 1 and self._floor == inf:
             return most
-        if flow.v - flow.came_v < LONG * flow.cost and self._only_owner(flow, now):
-            return most
         return min(most, MOST_TURN, max(QUANTUM // 2, int(BACK * self._ahead / flow.cost)))
+
+    def alone(self, flow: Flow, now: float) -> bool:
+        """Whether it is in the first part of a request of the only owner at work: those do not wait for one
+        another (`_may_hold`), so it may move much at a time."""
+        return flow.v - flow.came_v < LONG * flow.cost and self._only_owner(flow, now)
 
     # transfers --------------------------------------------------------------------------------------------
     def join(self, flow: Flow, now: float) -> None:
@@ -254,7 +257,7 @@ class Lane:
     def _may_hold(self, flow: Flow, now: float) -> bool:
         """A newcomer runs free until it was tried, but not each new connection of somebody who is known.
         Where only one owner is at work, his short requests do not wait for one another."""
-        if flow.v - flow.came_v < LONG * flow.cost and self._only_owner(flow, now):
+        if self.alone(flow, now):
             return False
         return flow.state is not State.NEW or now - self._known.get(flow.key, -inf) < REMEMBER_S
 

@@ -187,9 +187,14 @@ class Transfer:
         """Bytes to move before the next `took`."""
         pacer, flow = self._pacer, self._flow
         most = pacer.turn(self._seat, most)
-        if flow is None:
-            return most
-        return pacer.lanes[self._direction].turn(flow, most, pacer._reactor.seconds())
+        return most if flow is None else pacer.lanes[self._direction].turn(flow, most)
+
+    def stretch(self, most: int) -> int:
+        """The same where one goes on without a look at others as long as these are its owner's."""
+        pacer, flow = self._pacer, self._flow
+        if flow is not None and pacer.lanes[self._direction].alone(flow, pacer._reactor.seconds()):
+            return pacer.turn(self._seat, most)
+        return self.turn(most)
 
     def buffer(self) -> int:
         """The most bytes that a buffer of it should have now; the transfer is one of those with buffers

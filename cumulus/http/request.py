@@ -346,7 +346,7 @@ class S3Request:
     def _stretch(self, sink: Sink) -> Callable[[], Ready | None] | None:
         """What writes the buffer and goes on without this thread, if that may be now."""
         assert self.intake is not None and self._upload is not None
-        budget = self._upload.turn(STRETCH)
+        budget = self._upload.stretch(STRETCH)
         alone = budget == STRETCH  # nobody waits for his turn while the end of the body is synced
         stretch = self.intake.lend(budget, self.channel.waiting(), finishes=alone)
         if stretch is None:

@@ -98,7 +98,7 @@ class Shared:
         client.pending += count
         lane = self.lanes[client.process]
         while client.pending >= LEAST and not client.waits:
-            turn = min(int(client.pending), lane.turn(client.flow, TURN, self.now))
+            turn = min(int(client.pending), lane.turn(client.flow, TURN))
             client.pending -= turn
             client.waits = not lane.took(client.flow, turn, self.now)
         if client.waits:

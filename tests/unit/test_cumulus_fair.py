@@ -220,36 +220,46 @@ def test_turns_are_long_for_one_alone_and_half_of_the_lead_for_several() -> None
     """The lead grows with the pace; who has 16 times the share has long turns from the beginning."""
     lane, flows = Lane(local_board(), 0), [Flow("a"), Flow("a"), Flow("b", 8.0)]
     lane.join(flows[0], 100.0)
-    assert lane.turn(flows[0], 2 * MOST_TURN, 100.0) == 2 * MOST_TURN
+    assert lane.turn(flows[0], 2 * MOST_TURN) == 2 * MOST_TURN
     for flow in flows[1:]:
         lane.join(flow, 100.0)
     lane.tick(100.0)
-    turns = [lane.turn(flow, 2 * MOST_TURN, 100.0) for flow in flows]
+    turns = [lane.turn(flow, 2 * MOST_TURN) for flow in flows]
     assert turns == [QUANTUM // 2, QUANTUM // 2, MOST_TURN]
-    assert [lane.turn(flow, 1000, 100.0) for flow in flows] == [1000] * 3
+    assert [lane.turn(flow, 1000) for flow in flows] == [1000] * 3
     for step in range(1, 200):
         now = 100.0 + 0.005 * step
         lane.tick(now)
         for flow in flows:
             if not flow.held:
                 lane.took(flow, int(200e6 * 0.005 / flow.cost), now)
-    turns = [lane.turn(flow, 2 * MOST_TURN, now) for flow in flows]
+    turns = [lane.turn(flow, 2 * MOST_TURN) for flow in flows]
     assert turns[0] == turns[1] == pytest.approx(BACK * LEAD_S * 200e6 / flows[0].cost, rel=0.1)
     assert turns[2] == MOST_TURN
 
 
-def test_short_requests_of_the_only_owner_have_long_turns() -> None:
+def test_short_requests_of_the_only_owner_look_at_nobody() -> None:
     """Until another comes, or a request is a long one."""
     lane, flows = Lane(local_board(), 0), [Flow("a"), Flow("a")]
     for flow in flows:
         lane.join(flow, 100.0)
     lane.tick(100.0)
-    assert [lane.turn(flow, 2 * MOST_TURN, 100.0) for flow in flows] == [2 * MOST_TURN] * 2
+    assert [lane.alone(flow, 100.0) for flow in flows] == [True, True]
     lane.took(flows[0], LONG, 100.1)
-    assert [lane.turn(flow, 2 * MOST_TURN, 100.1) for flow in flows] == [QUANTUM // 2, 2 * MOST_TURN]
+    assert [lane.alone(flow, 100.1) for flow in flows] == [False, True]
     lane.join(Flow("b"), 100.1)
     lane.tick(100.1)
-    assert [lane.turn(flow, 2 * MOST_TURN, 100.1) for flow in flows] == [QUANTUM // 2] * 2
+    assert [lane.alone(flow, 100.1) for flow in flows] == [False, False]
+
+
+def test_an_upload_has_a_long_turn_beside_others_of_its_user() -> None:
+    pacer = Pacer(HttpSettings(), Clock())
+    seat = pacer.seat("192.0.2.1")
+    seat.admit(None)
+    first, second = (Transfer(pacer, IN, seat, {}) for _ in range(2))
+    pacer.lanes[IN].tick(0.0)
+    assert (second.stretch(2 * MOST_TURN), second.turn(2 * MOST_TURN)) == (2 * MOST_TURN, QUANTUM // 2)
+    first.end()
 
 
 def test_a_transfer_goes_on_as_the_one_whose_it_was_found_to_be() -> None:
