@@ -7,7 +7,7 @@ from typing import Final
 
 from cumulus.http.settings import BUFFER
 
-KEPT: Final = 8  # that wait for the next body
+KEPT: Final = 4  # that wait for the next body
 
 
 class Buffers:
@@ -24,6 +24,11 @@ class Buffers:
             except IndexError:
                 pass
         return bytearray(size)
+
+    @property
+    def kept(self) -> int:
+        """How many wait."""
+        return len(self._free)
 
     def give(self, buffer: bytearray | None) -> None:
         """Nobody reads or writes it any more."""

@@ -14,7 +14,7 @@ from http_floor import Floor, Recorder, floor, request, until
 
 from cumulus.http import channel
 from cumulus.http.body import FAST
-from cumulus.http.buffers import Buffers
+from cumulus.http.buffers import KEPT, Buffers
 from cumulus.http.settings import BUFFER, STRETCH
 from cumulus.http.stretch import AWAITED, Receive, Stretch, Write
 from cumulus.rest.call import Reply
@@ -204,6 +204,31 @@ def test_a_thread_is_woken_for_many_bytes_and_leaves_the_connection_as_it_was() 
         sender.join()
         assert (lent.left, lent.received, mark()) == (0, BUFFER, 1)
         server.close()
+
+
+def test_buffers_go_from_body_to_body_and_not_with_the_last(running: Floor) -> None:
+    """A next upload has those of the one before, with its own bytes; when nothing is under way none is kept."""
+    wire, kept = running.connect(), running.site.buffers
+    taken: list[int] = []
+    for number in range(4):
+        body = os.urandom(6_000_000)
+        assert wire.send(request("/a", "PUT", body=body)).answer().body == b"stored 6000000"
+        assert bytes(running.gateway.sinks[number].data) == body
+        taken.append(kept.kept)
+    assert 1 <= max(taken) <= KEPT
+    until(lambda: not kept.kept, "no buffers")
+    wire.close()
+
+
+def test_no_more_buffers_are_kept_than_said_and_only_large_ones() -> None:
+    buffers = Buffers()
+    large = [buffers.take(BUFFER) for _ in range(KEPT + 1)]
+    for buffer in (*large, buffers.take(BUFFER // 2), None):
+        buffers.give(buffer)
+    assert buffers.kept == KEPT
+    again = [buffers.take(BUFFER) for _ in range(KEPT + 1)]
+    assert all(one is not other for at, one in enumerate(again) for other in again[:at])
+    assert {id(one) for one in again} & {id(one) for one in large} == {id(one) for one in large[:KEPT]}
 
 
 def test_a_fast_body_is_taken_and_ended_in_one_go(running: Floor, stretches: list[Stretch]) -> None:
