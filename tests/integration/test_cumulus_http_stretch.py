@@ -207,7 +207,7 @@ def test_a_thread_is_woken_for_many_bytes_and_leaves_the_connection_as_it_was() 
 
 
 def test_buffers_go_from_body_to_body_and_not_with_the_last(running: Floor) -> None:
-    """A next upload has those of the one before, with its own bytes; when nothing is under way none is kept."""
+    """A next upload has those of the one before, with its own bytes; when none is under way none is kept."""
     wire, kept = running.connect(), running.site.buffers
     taken: list[int] = []
     for number in range(4):
