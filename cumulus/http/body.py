@@ -168,15 +168,16 @@ class Intake:
         self._refill()
         self._resume()
 
-    def lend(self, budget: int, waiting: int, *, finishes: bool = False) -> Stretch | None:
+    def lend(self, budget: int, waiting: int) -> Stretch | None:
         """While the owner has a buffer: what a thread needs that writes it and goes on by itself for about
         `budget` bytes, when the body is plain and there is more to come from a fast client: `waiting` bytes
-        are there already. `finishes`: the thread ends the body, too. The connection is not read until
-        `give_back`."""
+        are there already. The connection is not read until `give_back`."""
         left, buffer, size = self.left, self._writing, self.most()
         if not (self.direct and left and buffer is not None and self._buffer is None):
             return None
         if budget < LENT or size < LENT or waiting < min(left, FAST):
+            return None
+        if self._copying or len(self._spill) > size:  # the next bytes are in other hands, or too many
             return None
         stretch = Stretch(
             buffer,
@@ -185,7 +186,6 @@ class Intake:
             budget=budget,
             size=size,
             buffers=self._buffers,
-            finishes=finishes,
             previous=self._written,
             spare=self._spare,
             begun=bytes(self._spill),
@@ -199,8 +199,7 @@ class Intake:
         return stretch
 
     def give_back(self) -> Stretch | None:
-        """The thread has ended: what it received counts. What it was lent; `free`, `discard` or, when it has
-        ended the body, nothing goes on."""
+        """The thread has ended: what it received counts. What it was lent; `free` or `discard` goes on."""
         stretch, self._lent = self._lent, None
         if stretch is None:
             return None

@@ -15,9 +15,11 @@ class Buffers:
 
     def __init__(self) -> None:
         self._free: list[bytearray] = []
+        self._used = False
 
     def take(self, size: int) -> bytearray:
         """One of at least `size` bytes; what is in it is of no meaning."""
+        self._used = True
         if size == BUFFER:
             try:
                 return self._free.pop()
@@ -32,9 +34,15 @@ class Buffers:
 
     def give(self, buffer: bytearray | None) -> None:
         """Nobody reads or writes it any more."""
+        self._used = True
         if buffer is not None and len(buffer) == BUFFER and len(self._free) < KEPT:
             self._free.append(buffer)
 
-    def drop(self) -> None:
-        """Keep none."""
+    def rest(self) -> bool:
+        """To be called now and then: keep none where nothing was taken or given since the last call; whether
+        there were some."""
+        used, self._used = self._used, False
+        if used or not self._free:
+            return False
         self._free.clear()
+        return True

@@ -57,6 +57,7 @@ class S3Channel(Protocol):
         self._producer: Any = None
         self._deaf = False  # what comes is dropped
         self._heard_all = False  # the client has ended its direction
+        self._turn_due = False  # `_begin` will be called
         self._lingering = False
         self._idle_since = site.now()
         self._taken_before = 0
@@ -88,10 +89,17 @@ class S3Channel(Protocol):
             self._to_body(self._body, data)
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if not self.requests and not self._choked:
+        if not self.requests and not self._choked and not self._turn_due:
             self._begin()
-        elif len(self._buffer) > EAGER:
+        if self._behind:
             self.transport.pauseProducing()
+
+    @property
+    def _behind(self) -> bool:
+        """Whether enough lies here that cannot be begun now: a request is under way, or the other connections
+        come first. (Otherwise it is the beginning of a head.)"""
+        busy = self.requests or self._choked or self._beginning or self._turn_due
+        return bool(busy) and self._body is None and not self._deaf and len(self._buffer) > EAGER
 
     def _begin(self) -> None:
         """Begin what is there, one request after the other as they are answered."""
@@ -99,16 +107,29 @@ class S3Channel(Protocol):
             return
         self._beginning = True
         try:
-            for _ in range(AT_ONCE):
-                if self.requests or self._deaf or self._choked:
-                    return
-                if not self._buffer or not self._take_head():
-                    if self._heard_all and not self._deaf:
-                        self.lose()
-                    return
-            self.site.reactor.callLater(0, self._begin)  # the other connections come first
+            waits = self._begin_some()
         finally:
             self._beginning = False
+        if waits:
+            self._read_on()
+
+    def _begin_some(self) -> bool:
+        """Whether more has to come before another can be begun."""
+        for _ in range(AT_ONCE):
+            if self.requests or self._deaf or self._choked:
+                return False
+            if not self._buffer or not self._take_head():
+                if self._heard_all and not self._deaf:
+                    self.lose()
+                return not self._deaf
+        if not self._turn_due:
+            self._turn_due = True
+            self.site.reactor.callLater(0, self._next_turn)  # the other connections come first
+        return False
+
+    def _next_turn(self) -> None:
+        self._turn_due = False
+        self._begin()
 
     def _take_head(self) -> bool:
         """Begin the request whose head is in the buffer; False when more of it has to come, or it is none."""
@@ -150,6 +171,7 @@ class S3Channel(Protocol):
         else:
             self._buffer = b""
             self._body = request
+            self._read_on()
             request.head_complete()
             if rest:
                 self._to_body(request, rest)
@@ -210,6 +232,8 @@ class S3Channel(Protocol):
             self._read_on()
 
     def _read_on(self) -> None:
+        if self._behind:
+            return
         if not self._heard_all and (self._tcp is None or self._tcp.halted):
             self.transport.resumeProducing()
 
@@ -264,7 +288,8 @@ class S3Channel(Protocol):
             self.lose()
             return
         if not self._choked:
-            self._read_on()
+            if len(self._buffer) <= EAGER:  # else as soon as it is, or the next one has a body
+                self._read_on()
             if self._buffer or self._heard_all:
                 self._begin()
 

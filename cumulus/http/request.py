@@ -346,25 +346,24 @@ class S3Request:
     def _stretch(self, sink: Sink) -> Callable[[], Ready | None] | None:
         """What writes the buffer and goes on without this thread, if that may be now."""
         assert self.intake is not None and self._upload is not None
-        budget = self._upload.stretch(STRETCH)
-        alone = budget == STRETCH  # nobody waits for his turn while the end of the body is synced
-        stretch = self.intake.lend(budget, self.channel.waiting(), finishes=alone)
+        stretch = self.intake.lend(self._upload.stretch(STRETCH), self.channel.waiting())
         if stretch is None:
             return None
         receive = partial(self._receive_thd, sink) if sink.receives else None
-        return partial(stretch.run_thd, self.channel.lend_socket(), partial(self._write_thd, sink), receive)
+        fd = self.channel.lend_socket()
+        return partial(stretch.run_thd, fd, lambda data: self._write_thd(sink, data, False), receive)
 
     def _written(self, pause: float, outcome: Ready | Failed | None) -> None:
         self._busy = False
-        if self.intake is not None and not self._lost:
-            lent = self.intake.give_back()
-            if lent is not None and lent.ended is not None:
-                self._body_at = self.site.now() - (time.monotonic() - lent.ended)
-            if lent is not None and lent.written and self._upload is not None:
-                pause = max(pause, self._upload.took(lent.written))
+        lent = self.intake.give_back() if self.intake is not None and not self._lost else None
+        if lent is not None and lent.written and self._upload is not None:
+            pause = max(pause, self._upload.took(lent.written))
         if outcome is not None:
             self._sink = None
-            self._answer_early(outcome if isinstance(outcome, Ready) else self._broken(outcome))
+            ready = outcome if isinstance(outcome, Ready) else self._broken(outcome)
+            if lent is not None and (lent.torn or isinstance(outcome, Failed)):
+                ready.reply.close = True  # where the next request begins is not known
+            self._answer_early(ready)
         elif self._lost:
             self._abort_sink()
         elif self._last_word is not None:

@@ -166,8 +166,8 @@ class Site(ServerFactory):
         for channel in list(self.channels):
             channel.check(now, passed)
         self.held.look()
-        if self.pacer.rested():
-            self.buffers.drop()
+        dropped = self.buffers.rest()
+        if self.pacer.rested() or dropped:
             self.pool.submit(give_back, _done)
 
     def drain(self, wait_s: float) -> Deferred[None]:

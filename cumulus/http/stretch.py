@@ -22,8 +22,8 @@ MOMENT_S: Final = 0.003  # for which a thread waits for the rest of a buffer
 AWAITED: Final = 128 << 10  # bytes for which it is woken, if so many are still to come
 
 Answer = TypeVar("Answer")
-Write = Callable[[memoryview, bool], Answer | None]
-"""Takes bytes; told whether they are the last, when it finishes, too. What it says ends the stretch."""
+Write = Callable[[memoryview], Answer | None]
+"""Takes bytes. What it says ends the stretch."""
 Receive = Callable[[int, memoryview, float], int | Answer]
 """Takes bytes out of a connection, as `cumulus.rest.call.Sink.receive`. What is not a number ends it, too."""
 
@@ -31,16 +31,15 @@ Receive = Callable[[int, memoryview, float], int | Answer]
 class Stretch:
     """`buffer` holds `fill` bytes to be written first; `previous` may still be hashed until that is done;
     `spare` is free, others come from `buffers` and have `size` bytes. `begun` has come already and goes
-    before what is received. `left` bytes are to be received in all, `budget` written, at most. `finishes`:
-    the end of the body is written here, too, as such.
+    before what is received. `left` bytes are to be received in all, `budget` written, at most.
 
     Afterwards `buffer` holds the `fill` bytes that came last and are not written (None: none), `previous`
     what was written last, `received` and `written` count what was received and written after the first
-    buffer; `ended` is when (`time.monotonic`) the end was there and then written."""
+    buffer. `torn`: bytes have left the connection that are not counted; what comes next in it is unknown."""
 
     __slots__ = (
-        "_awaited", "begun", "budget", "buffer", "buffers", "ended", "fill", "finishes", "left", "previous",
-        "received", "size", "spare", "written",
+        "_awaited", "begun", "budget", "buffer", "buffers", "fill", "left", "previous", "received", "size",
+        "spare", "torn", "written",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +51,6 @@ class Stretch:
         budget: int,
         size: int,
         buffers: Buffers,
-        finishes: bool = False,
         previous: bytearray | None = None,
         spare: bytearray | None = None,
         begun: bytes = b"",
@@ -66,8 +64,7 @@ class Stretch:
         self.budget = budget
         self.size = size
         self.buffers = buffers
-        self.finishes = finishes
-        self.ended: float | None = None
+        self.torn = False
         self.received = self.written = 0
         self._awaited = 1  # bytes for which the kernel wakes who waits for the connection
 
@@ -78,10 +75,10 @@ class Stretch:
         try:
             answer = self._write_thd(write, first=True)
             if receive is not None and fd >= 0:
-                return answer or self._take_thd(fd, write, receive)
+                return self._take_thd(fd, write, receive) if answer is None else answer
             while answer is None and self._receive_thd(fd):
-                if self.written + self.fill > self.budget if self.left else not self.finishes:
-                    return None
+                if not self.left or self.written + self.fill > self.budget:
+                    return None  # the end of the body is for whoever finishes it
                 answer = self._write_thd(write)
             return answer
         finally:
@@ -95,16 +92,9 @@ class Stretch:
         self.buffer, self.fill = None, 0
         if not first:
             self.written += fill
-        answer = write(memoryview(buffer)[:fill], self._last(first=first))
+        answer = write(memoryview(buffer)[:fill])
         self.previous, self.spare = buffer, self.previous or self.spare
         return answer
-
-    def _last(self, *, first: bool = False) -> bool:
-        """Whether what is written now ends the body, which is noted."""
-        last = not first and not self.left
-        if last:
-            self.ended = time.monotonic()
-        return last
 
     def _room(self, size: int) -> bytearray:
         spare, self.spare = self.spare, None
@@ -115,7 +105,7 @@ class Stretch:
         if self.begun:
             begun, self.begun = memoryview(self.begun), b""
             self.written += len(begun)
-            answer = write(begun, False)
+            answer = write(begun)
             if answer is not None:
                 return answer
         while self.left:
@@ -125,6 +115,7 @@ class Stretch:
             room = self._room(size)
             count = receive(fd, memoryview(room)[:size], MOMENT_S)
             if not isinstance(count, int):
+                self.torn = True
                 return count
             self.spare = room
             self.received += count
@@ -132,11 +123,11 @@ class Stretch:
             self.left -= count
             if count < size:
                 return None
-        return write(memoryview(b""), self._last()) if self.finishes else None
+        return None
 
     def _receive_thd(self, fd: int) -> bool:
-        """Fill a buffer; False when less came, which is kept, and at the end of the body."""
-        if fd < 0 or self.ended is not None:
+        """Fill a buffer; False when less came, which is kept."""
+        if fd < 0:
             return False
         size = min(self.size, len(self.begun) + self.left)
         self.buffer = self._room(size)

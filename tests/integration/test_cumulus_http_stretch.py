@@ -15,6 +15,7 @@ from http_floor import Floor, Recorder, floor, request, until
 from cumulus.http import channel
 from cumulus.http.body import FAST
 from cumulus.http.buffers import KEPT, Buffers
+from cumulus.http.pace import IN
 from cumulus.http.settings import BUFFER, STRETCH
 from cumulus.http.stretch import AWAITED, Receive, Stretch, Write
 from cumulus.rest.call import Reply
@@ -200,7 +201,7 @@ def test_a_thread_is_woken_for_many_bytes_and_leaves_the_connection_as_it_was() 
 
         sender = threading.Thread(target=send)
         sender.start()
-        assert lent.run_thd(os.dup(server.fileno()), lambda data, last: None) is None
+        assert lent.run_thd(os.dup(server.fileno()), lambda data: None) is None
         sender.join()
         assert (lent.left, lent.received, mark()) == (0, BUFFER, 1)
         server.close()
@@ -220,6 +221,30 @@ def test_buffers_go_from_body_to_body_and_not_with_the_last(running: Floor) -> N
     wire.close()
 
 
+def test_an_upload_that_is_being_finished_waits_for_nobody_and_nobody_for_it(
+    running: Floor, monkeypatch: pytest.MonkeyPatch, stretches: list[Stretch]
+) -> None:
+    """Its sync may take long: it has left its lane, and its buffers go once it is answered."""
+    synced, began = threading.Event(), threading.Event()
+    finish = Recorder.finish
+
+    def held(self: Recorder) -> Reply:
+        began.set()
+        assert synced.wait(30)
+        return finish(self)
+
+    monkeypatch.setattr(Recorder, "finish", held)
+    wire = running.connect().send(request("/a", "PUT", body=os.urandom(6_000_000)))
+    assert began.wait(10)
+    assert stretches
+    assert running.call(lambda: len(running.site.pacer.lanes[IN])) == 0
+    until(lambda: running.call(lambda: not running.site.pacer._had_buffers), "a tick")
+    synced.set()
+    assert wire.answer().body == b"stored 6000000"
+    until(lambda: not running.site.buffers.kept, "no buffers")
+    wire.close()
+
+
 def test_no_more_buffers_are_kept_than_said_and_only_large_ones() -> None:
     buffers = Buffers()
     large = [buffers.take(BUFFER) for _ in range(KEPT + 1)]
@@ -231,8 +256,8 @@ def test_no_more_buffers_are_kept_than_said_and_only_large_ones() -> None:
     assert {id(one) for one in again} & {id(one) for one in large} == {id(one) for one in large[:KEPT]}
 
 
-def test_a_fast_body_is_taken_and_ended_in_one_go(running: Floor, stretches: list[Stretch]) -> None:
-    """From its first small buffer to the answer, by one thread: what came with the head, too."""
+def test_a_fast_body_is_taken_in_one_go(running: Floor, stretches: list[Stretch]) -> None:
+    """From its first small buffer to its end, by one thread: what came with the head, too."""
     body = os.urandom(5_000_000)
     running.gateway.start_hold.clear()
     wire = running.connect()
@@ -242,7 +267,7 @@ def test_a_fast_body_is_taken_and_ended_in_one_go(running: Floor, stretches: lis
     running.gateway.start_hold.set()
     assert [wire.answer().body, wire.answer().body] == [b"stored 5000000", b"/next"]
     assert bytes(running.gateway.sinks[0].data) == body
-    assert [one.ended is not None for one in stretches] == [True]
+    assert [one.left for one in stretches] == [0]
     sender.join()
     wire.close()
 
@@ -260,7 +285,7 @@ def test_what_cannot_be_told_how_much_to_wait_for_is_read_all_the_same() -> None
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert lent.run_thd(reading, lambda data, last: taken.extend(data)) is None
+    assert lent.run_thd(reading, taken.extend) is None
     sender.join()
     assert lent.buffer is not None  # the end of the body is left to whoever finishes it
     taken += lent.buffer[: lent.fill]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from http_floor import Floor, Stream, Wire, floor, request, until
+from http_floor import Floor, Recorder, Stream, Wire, floor, request, until
 
 from cumulus.http.alive import may_last
 from cumulus.http.head import parse
@@ -76,6 +76,30 @@ def test_a_client_with_a_time_out_gets_its_completion() -> None:
         running.gateway.start_hold.set()
         assert ET.fromstring(answer.read()).tag == "CopyObjectResult"
         client.close()
+
+
+def test_a_completion_of_many_parts_hears_that_it_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its document is too large to come with the head; who took it does not keep its answer's signs back."""
+    done = threading.Event()
+    finish = Recorder.finish
+
+    def held(self: Recorder) -> Reply:
+        assert done.wait(30)
+        finish(self)
+        return Reply(200, [("content-type", "application/xml")], DOCUMENT)
+
+    monkeypatch.setattr(Recorder, "finish", held)
+    with floor(**PATIENT) as running:
+        wire = running.connect().send(request("/b/k?uploadId=1", "POST", body=b"<x>" + b" " * 100_000))
+        found, headers = wire.head()
+        assert (found, headers["transfer-encoding"]) == (200, "chunked")
+        parts = [chunk(wire), chunk(wire)]
+        assert parts[1] == b" "
+        done.set()
+        while parts[-1]:
+            parts.append(chunk(wire))
+        assert ET.fromstring(b"".join(parts)).tag == "CopyObjectResult"
+        wire.close()
 
 
 def test_what_is_answered_soon_is_answered_as_ever() -> None:

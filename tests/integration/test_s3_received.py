@@ -170,6 +170,35 @@ def test_a_disk_that_fails_is_told_and_nothing_kept(
     assert service.put("/bkt/k", bytes(SIZE)).status == 200
 
 
+@pytest.mark.parametrize("size", [100_000, 200_000, SIZE])
+def test_after_a_disk_that_failed_the_next_request_is_no_body(
+    service: Service, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The bytes that it did not write have left the connection all the same: it ends with the answer, or
+    the next request is answered."""
+    real = Faulty.take if WITH_SHA256 else Faulty.write
+
+    def failing(self: Faulty, *arguments: object) -> object:
+        real(self, *arguments)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Faulty, TAKE, failing)
+    wire, body = service.running.connect(), os.urandom(size)
+    wire.send(service.head("/bkt/k", body), body[: 16 << 10])
+    until(lambda: any(one.requests for one in list(service.running.site.channels)))
+    wire.send(body[16 << 10 :])
+    refused = wire.answer()
+    assert (refused.status, code(refused)) == (507, "StorageFull")
+    if not WITH_SHA256 and refused.headers.get("connection") != "close":
+        assert wire.send(b"GET /bkt/none HTTP/1.1\r\nHost: s3\r\n\r\n").answer().status in (403, 404)
+    else:
+        assert refused.headers["connection"] == "close"
+        assert wire.rest() == b""
+    monkeypatch.undo()
+    assert (service.get(), service.drafts()) == (OLD, [])
+    wire.close()
+
+
 def test_a_client_that_goes_in_the_middle_leaves_the_old_object(service: Service) -> None:
     body, wire = os.urandom(SIZE), service.running.connect()
     wire.send(service.head("/bkt/k", body), body[: SIZE // 2])

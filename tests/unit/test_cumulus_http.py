@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import select
+import socket
+import threading
 import time
 
 import pytest
@@ -14,6 +18,7 @@ from cumulus.http.chunked import ChunkedDecoder, MalformedChunk
 from cumulus.http.limits import Throttle
 from cumulus.http.metrics import Metrics, Sample, fewer_users, lasting, prometheus, total
 from cumulus.http.settings import BUFFER
+from cumulus.http.stretch import Stretch
 
 
 def cut(data: bytes, rng: random.Random) -> list[bytes]:
@@ -208,3 +213,52 @@ def test_what_a_process_leaves_behind() -> None:
     assert left.plain == {"timeouts_total": 2} and left.requests == {"GetObject": {200: 1}}
     assert sum(left.durations) == 1 and fewer_users(left, 3) == left
     assert fewer_users(left, 1).users == {"alice": (1, 10, 1), "/others": (3, 30, 3)}
+
+
+class Lender(Collector):
+    """Lends whatever it may; `waiting` bytes are in the connection."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length, 16 << 10)
+        self.waiting = 0
+        self.lent: list[Stretch] = []
+
+    def body_buffer(self, data: memoryview, last: bool) -> None:
+        super().body_buffer(data, last)
+        lent = None if last else self.intake.lend(16 << 20, self.waiting)
+        if lent is not None:
+            self.lent.append(lent)
+            self.data = self.data[: -len(data)]
+
+
+@pytest.mark.parametrize("most", [BUFFER // 2, BUFFER])
+@pytest.mark.parametrize("before", [0, 10_000, 250_000, 700_000])
+def test_what_lay_behind_the_head_goes_with_the_loan_or_before_it(most: int, before: int) -> None:
+    """All bytes, in order, however many came before the connection was fast."""
+    body = random.Random(before).randbytes(3 * BUFFER)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    owner = Lender(len(body))
+    owner.intake.most = lambda: most
+    if before:
+        owner.intake.feed(body[:before])
+    owner.intake.open()
+    sender = threading.Thread(target=theirs.sendall, args=(body[before:],))
+    sender.start()
+    owner.waiting = 64 << 10
+    while not owner.last:
+        if owner.lent:
+            taken = owner.lent.pop()
+            assert taken.run_thd(os.dup(ours.fileno()), owner.data.extend) is None
+            owner.intake.give_back()
+            owner.out -= 1
+            owner.intake.free()
+        elif owner.out:
+            owner.free()
+        elif room := owner.intake.room():
+            select.select([ours], [], [], 10)
+            owner.intake.filled(ours.recv_into(room))
+    sender.join()
+    assert owner.data == body
+    ours.close()
+    theirs.close()
