@@ -233,13 +233,17 @@ class Lender(Collector):
 
 @pytest.mark.parametrize("most", [BUFFER // 2, BUFFER])
 @pytest.mark.parametrize("before", [0, 10_000, 250_000, 700_000])
-def test_what_lay_behind_the_head_goes_with_the_loan_or_before_it(most: int, before: int) -> None:
+@pytest.mark.parametrize("waiting", [0, 64 << 10])
+def test_what_lay_behind_the_head_goes_with_the_loan_or_before_it(
+    most: int, before: int, waiting: int
+) -> None:
     """All bytes, in order, however many came before the connection was fast."""
     body = random.Random(before).randbytes(3 * BUFFER)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     owner = Lender(len(body))
     owner.intake.most = lambda: most
+    owner.waiting = waiting
     if before:
         owner.intake.feed(body[:before])
     owner.intake.open()
