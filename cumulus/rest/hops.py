@@ -43,9 +43,9 @@ class Hops:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._asked = time.monotonic()
+            since_s, self._asked = time.monotonic() - self._asked, time.monotonic()
             state = self._state()
-            if state != self._seen and self._load():
+            if state != self._seen and self._load(state, since_s):
                 self._seen = state
         finally:
             self._lock.release()
@@ -82,19 +82,22 @@ class Hops:
                 return False
             self._looked = time.monotonic()
             state = self._state()
-            if self._load():
+            if self._load(state, self._looked - self._asked):
                 self._seen = state
             return True
 
-    def _load(self) -> bool:
-        """With the lock held. False when the file cannot be used: then the keys stay as they were."""
+    def _load(self, state: tuple[int, ...], since_s: float) -> bool:
+        """With the lock held; `since_s`: seconds since the look before. False when the file cannot be used:
+        then the keys stay as they were. What has left the file did so when it was changed, which may be long
+        ago where no header has come since."""
         before = self.keys()
         try:
             self._ring.load()
         except SectorError:
             return False
         now, there = time.monotonic(), self.keys()
-        gone = dict.fromkeys(before, now + KEPT_S) | self._left
+        age_s = min(since_s, max(0.0, time.time() - max(state[-2:], default=0) / 1e9))
+        gone = dict.fromkeys(before, now + KEPT_S - age_s) | self._left
         self._left = {key: until for key, until in gone.items() if until > now and key not in there}
         return True
 

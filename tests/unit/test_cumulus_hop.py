@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_a_key_that_has_left_the_file_is_good_for_two_minutes(
     """Also where all headers are signed with it, so that no unknown key asks for a look into the file. A new
     key is known within a second though NFS does not show yet that the file has changed."""
     now = [1000.0]
-    monkeypatch.setattr(rest_hops, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(rest_hops, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
     ring = Keyring.create(tmp_path / "secret.key")
     hops = Hops(tmp_path / "secret.key")
     loads = Counted(hops._ring.load)
@@ -274,3 +275,39 @@ def test_own_requests_are_served_unless_it_is_a_point() -> None:
     assert {ask.choose("s1.test:8888", secure=False, tried=set(), now_s=0.0) for _ in range(4)} == {TWO}
     with pytest.raises(NoServer):
         spread(ONE).choose("s1.test:8888", secure=False, tried=set(), now_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "good"), [(1.0, True), (KEPT_S - 2, True), (KEPT_S + 2, False), (1e6, False)]
+)
+@pytest.mark.parametrize("wall_s", [0.0, -3600.0, 3600.0])
+def test_where_no_header_came_a_key_is_good_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_s: float, good: bool, wall_s: float
+) -> None:
+    """The process looks into the file with the next header, which may come a week after the key has left it. A
+    clock that is wrong makes that shorter, or two minutes, and never refuses who looks each second."""
+    now, began = [1000.0], time.time()
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: began + wall_s + now[0] - 1000.0)
+    monkeypatch.setattr(rest_hops, "time", clock)
+    ring = Keyring.create(tmp_path / "secret.key")
+    idle, busy = Hops(tmp_path / "secret.key"), Hops(tmp_path / "secret.key")
+    old = ring.derived(hop.PURPOSE)[0]
+    ring.add_newest()
+    ring.drop_older()
+    now[0] += 1
+    busy.look()
+    now[0] += later_s - 1
+
+    def accepts(hops: Hops) -> bool:
+        found = passed(call(), hop.header(call(), old, NOW_S))
+        try:
+            hops.accept(found, NOW_S)
+        except S3Error:
+            return False
+        return True
+
+    assert accepts(busy) == good
+    if wall_s == 0:
+        assert accepts(idle) == good
+    elif wall_s > 0:
+        assert not (accepts(idle) and not good)
