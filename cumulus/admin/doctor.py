@@ -458,7 +458,8 @@ def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
             continue
         except Forbidden:  # it may well be
             return True
-        if (row.latest and name == row.name) or (meta is not None and meta.version == row.version):
+        same = meta is not None and meta.version == row.version and meta.marker == row.marker
+        if (row.latest and name == row.name) or same:
             return True
     return False
 

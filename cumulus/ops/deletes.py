@@ -229,19 +229,19 @@ def _mark(
     token = None
     if found is not None and site.atomic:
         token = keep_version(site, bucket, found, row) if keep else found.entry.token
-    null = null_beside(site, bucket, key, row)  # it gives way to the marker in one step, or stays
+    null = null_beside(site, bucket, key, row)  # its body gives way to the marker, also if this fails
     stamp = _store_marker(site, bucket, key, version, owner, now)
     if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):
         try:
             stamp = max(stamp, site.store.delete(bucket.name, found.entry.name, token))
         except (Missing, Changed) as error:
             site.remove(bucket.name, version_name(key, version))
+            _replaced(site, null)
             raise Changed(str(error)) from error
         except StorageError:  # the object stays, so nothing may say that it is deleted
             with suppress(StorageError, IndexFailure):
                 _with_room(site, lambda: site.remove(bucket.name, version_name(key, version)))
-                if null is not None:  # the marker had its name
-                    tell_removal(site, null, null.stamp)
+            _replaced(site, null)
             raise
     for former in (row, null):
         if former is not None:
@@ -254,6 +254,14 @@ def _mark(
     if site.atomic:
         _cover(site, bucket, marker, since)
     return Deleted(version, marker=True)
+
+
+def _replaced(site: Site, null: Row | None) -> None:
+    """Its body has gone: a marker that did not stay had its name. What the index does not hear now a scan
+    finds."""
+    if null is not None:
+        with suppress(IndexFailure):
+            tell_removal(site, null, null.stamp)
 
 
 def _cover(
@@ -413,8 +421,8 @@ def _remove_kept(site: Site, bucket: Bucket, row: Row, due: Due | None, *, exact
             at = max(at, stamp)
         tell_removal(site, row, at)
         stamp = _remove_body(site, bucket, row, exact=exact)
-        left = site.index.lookup(bucket.name, row.key, row.version) if exact else None
-        if left is not None and _is_same(left, row):  # its record was changed meanwhile
+        left = site.index.lookup(bucket.name, row.key, row.version)
+        if left is not None and _is_same(left, row):  # it was changed, or made the newest (`show`), meanwhile
             at = left.stamp
         elif not stamp:
             return

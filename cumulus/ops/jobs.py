@@ -426,8 +426,11 @@ def _removed(site: Site, bucket: Bucket, row: Row, at: int, done: Done) -> list[
     return [*gone, Put(row=marker, keep=True)]
 
 
-def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None) -> bool:
-    """Whether storage has the name, as that version; what we may not look at may well be there."""
+def _is_there(
+    site: Site, bucket: Bucket, name: str, version: str | None = None, *, body: bool = False
+) -> bool:
+    """Whether storage has the name, as that version (`body`: and not as its delete marker); what we may not
+    look at may well be there."""
     try:
         entry = site.store.stat(bucket.name, name)
     except NoBucket:
@@ -437,7 +440,7 @@ def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None)
     except (Forbidden, Unavailable):
         return True
     meta = None if version is None else meta_of(bucket, entry)
-    return version is None or (meta is not None and meta.version == version)
+    return version is None or (meta is not None and meta.version == version and not (body and meta.marker))
 
 
 def _aside(site: Site, bucket: Bucket, row: Row, at: int, done: Done) -> list[Change]:
@@ -477,9 +480,10 @@ def take_in_odd(site: Site, bucket: Bucket, done: Done) -> None:
 
 
 def _lost(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
-    """A row whose body a deletion had removed when a crash interrupted it. (Where bodies have names of their
-    own the row goes first: one that is not found is `ops.find.Lost`.)"""
-    if not site.atomic or any(_is_there(site, bucket, name, row.version) for name in stored_names(site, row)):
+    """A row whose body a deletion had removed, or its marker replaced, when a crash interrupted it. (Where
+    bodies have names of their own the row goes first: one that is not found is `ops.find.Lost`.)"""
+    names = stored_names(site, row)
+    if not site.atomic or any(_is_there(site, bucket, name, row.version, body=True) for name in names):
         return []
     done.gone += 1
     return removal(site, row, row.stamp)

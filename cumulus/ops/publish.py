@@ -26,7 +26,17 @@ from cumulus.ops.find import NOT_THERE, Found, adopt, find_or_none, is_foreign, 
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, NoBucket, StorageError, Taken
+from cumulus.storage.api import (
+    ABSENT,
+    Changed,
+    Entry,
+    IfToken,
+    Missing,
+    NoBucket,
+    StorageError,
+    Taken,
+    Token,
+)
 
 TRIES: Final = 32
 PATIENCE: Final = 20  # tries with conditions until what another has begun counts as left by a crash
@@ -131,6 +141,7 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
             token = ABSENT  # a directory becomes a file of another name
     patient = wait and bool(plan.conditions)
     former = 0 if site.compares else before(site, bucket, meta, row)
+    aside = _null_aside(site, bucket, meta.key)
     entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
     entry = only(site, bucket, meta.key, entry)
     if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
@@ -139,7 +150,7 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
 
     def gone() -> list[Change]:
         null = null_beside(site, bucket, meta.key, row)
-        return [*drop_null(site, bucket, null, entry.stamp), *was_removed(site, bucket, row, found)]
+        return [*drop_null(site, bucket, null, entry.stamp, aside), *was_removed(site, bucket, row, found)]
 
     _settle(site, plan, bucket, meta, entry, row, gone)
     if bucket.versioning is not Versioning.OFF:
@@ -273,29 +284,51 @@ def null_beside(site: Site, bucket: Bucket, key: str, current: Row | None) -> Ro
     return site.index.lookup(bucket.name, key, "null")
 
 
-def drop_null(site: Site, bucket: Bucket, null: Row | None, stamp: int | None = None) -> list[Change]:
-    """It gives way to a new object of that stamp. Returns what the index has to hear; `discard_null` is to be
-    called then."""
-    if null is None or (stamp is not None and null.stamp >= stamp):  # a scan has told of the new one already
-        return []
-    if (null.marker or site.atomic) and not _is_later_marker(site, bucket, null, stamp):
-        # where files are replaced, its row may still have the name that is the new object's by now
-        site.remove(bucket.name, version_name(null.key, "null"))
-    return [Remove(bucket=bucket.name, key=null.key, stamp=null.stamp, version="null")]
-
-
-def _is_later_marker(site: Site, bucket: Bucket, null: Row, stamp: int | None) -> bool:
-    """Whether its name has the marker of another process, which deletes the new object just now."""
-    if stamp is None or not site.atomic:
-        return False
+def _null_aside(site: Site, bucket: Bucket, key: str) -> Token | None:
+    """What has the name of version "null" beside the key's own, before a new object replaces it."""
+    if bucket.versioning is not Versioning.SUSPENDED or not site.compares:
+        return None
     try:
-        there = site.store.stat(bucket.name, version_name(null.key, "null"))
+        return site.store.stat(bucket.name, version_name(key, "null")).token
     except NoBucket:
         raise
     except Missing:
-        return False
-    meta = meta_of(bucket, there)
-    return meta is not None and meta.marker and there.stamp > stamp
+        return None
+
+
+def drop_null(
+    site: Site, bucket: Bucket, null: Row | None, stamp: int | None = None, aside: Token | None = None
+) -> list[Change]:
+    """It gives way to a new object of that stamp. Returns what the index has to hear; `discard_null` is to be
+    called then. Where storage compares only what was `aside` goes: whatever came to its name since is the
+    marker of who deletes the new object."""
+    if null is None or (stamp is not None and null.stamp >= stamp):  # a scan has told of the new one already
+        return []
+    # where files are replaced, its row may still have the name that is the new object's by now
+    name = version_name(null.key, "null")
+    if site.atomic and site.compares:
+        _drop_aside(site, bucket, name, aside)
+    elif null.marker or site.atomic:
+        site.remove(bucket.name, name)
+    return [Remove(bucket=bucket.name, key=null.key, stamp=null.stamp, version="null")]
+
+
+def _drop_aside(site: Site, bucket: Bucket, name: str, token: Token | None) -> None:
+    """What had that token; and what has changed since, if it is a body yet (somebody has set its tags)."""
+    while token is not None:
+        try:
+            site.store.delete(bucket.name, name, token)
+            return
+        except NoBucket:
+            raise
+        except Missing:
+            return
+        except Changed:
+            token = None
+        with suppress(Missing):
+            entry = site.store.stat(bucket.name, name)
+            meta = meta_of(bucket, entry)
+            token = entry.token if meta is not None and not meta.marker else None
 
 
 def discard_null(site: Site, bucket: Bucket, null: Row | None) -> None:

@@ -284,8 +284,8 @@ def test_own_requests_are_served_unless_it_is_a_point() -> None:
 def test_where_no_header_came_a_key_is_good_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_s: float, good: bool, wall_s: float
 ) -> None:
-    """The process looks into the file with the next header, which may come a week after the key has left it. A
-    clock that is wrong makes that shorter, or two minutes, and never refuses who looks each second."""
+    """The process looks into the file with the next header, which may come a week after the key has left it.
+    A clock that is wrong makes that two minutes, or shorter but for who looks each second."""
     now, began = [1000.0], time.time()
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: began + wall_s + now[0] - 1000.0)
     monkeypatch.setattr(rest_hops, "time", clock)
