@@ -338,48 +338,6 @@ def test_what_is_removed_by_its_id_while_it_becomes_the_newest_stays_removed(
     assert agree(worlds, "k") is None
 
 
-def test_what_becomes_the_newest_while_it_is_removed_by_its_id_stays_removed(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other order: it is looked up before it is the newest in the index, and its body goes after that."""
-    one, two, three = worlds
-    real, real_show, real_body = Publisher._settle, current.show, deletes._remove_body
-    deleted: list[str] = []
-    removed: list[str] = []
-
-    def settle(*words: Any) -> int:
-        stamp = real(*words)
-        if not deleted:
-            deleted.append(delete(two, "k"))
-            row = three.index.lookup("bkt", "k")
-            assert row is not None and row.marker
-            three.index.apply([Put(row=msgspec.structs.replace(row, stamp=row.stamp + 10**10), keep=True)])
-        return stamp
-
-    def show(*words: Any) -> None:
-        if removed:
-            real_show(*words)
-            return
-        removed.append(words[3].version)
-        shown: list[bool] = []
-
-        def remove_body(*these: Any, **more: Any) -> int:
-            if not shown:
-                shown.append(True)
-                real_show(*words)
-            return real_body(*these, **more)
-
-        with monkeypatch.context() as beside:
-            beside.setattr(deletes, "_remove_body", remove_body)
-            delete(two, "k", removed[0])
-
-    monkeypatch.setattr(Publisher, "_settle", settle)
-    monkeypatch.setattr(publish, "show", show)
-    put(one, "k", b"x" * (SMALL + 1))
-    assert removed and rows_of(three).keys() == {("k", deleted[0])}
-    assert agree(worlds, "k") is None
-
-
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
 @pytest.mark.parametrize("size", [5, SMALL + 1])
 def test_puts_beside_deletions_are_served_and_listed_or_neither(

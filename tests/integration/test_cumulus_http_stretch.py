@@ -18,6 +18,7 @@ from cumulus.http.buffers import KEPT, Buffers
 from cumulus.http.pace import IN
 from cumulus.http.settings import BUFFER, STRETCH
 from cumulus.http.stretch import AWAITED, Receive, Stretch, Write
+from cumulus.http.transport import S3Server
 from cumulus.rest.call import Reply
 
 LARGE = 40_000_000  # more than one stretch
@@ -44,6 +45,12 @@ def stretches(monkeypatch: pytest.MonkeyPatch) -> list[Stretch]:
     return found
 
 
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that always have something, however busy the machine is."""
+    monkeypatch.setattr(S3Server, "waiting", lambda self: FAST)
+
+
 def descriptors() -> list[str]:
     """Sockets that this process has open."""
     names = []
@@ -55,6 +62,7 @@ def descriptors() -> list[str]:
     return sorted(name for name in names if name.startswith("socket:"))
 
 
+@pytest.mark.usefixtures("fast")
 def test_uploads_and_requests_behind_them_in_one_stream(running: Floor, stretches: list[Stretch]) -> None:
     """All bytes, in order, and none of the next request; most are received in the thread."""
     body = os.urandom(LARGE)
@@ -75,6 +83,7 @@ def test_uploads_and_requests_behind_them_in_one_stream(running: Floor, stretche
     wire.close()
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_client_that_pauses_keeps_no_thread(running: Floor, stretches: list[Stretch]) -> None:
     """It is served on when it goes on."""
     body = os.urandom(LARGE)
@@ -98,6 +107,7 @@ def test_a_sink_refuses_in_the_middle(running: Floor) -> None:
     assert (sink.finished, sink.aborted) == (0, 0)
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_refusal_near_the_end_keeps_the_connection(running: Floor, stretches: list[Stretch]) -> None:
     """What was received counts, so the next request is found behind the rest."""
     taken = (16 << 10) + 3 * BUFFER
@@ -156,6 +166,7 @@ def test_without_a_descriptor_to_spare_uploads_go_on(running: Floor, monkeypatch
     wire.close()
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_rest_smaller_than_a_thread_is_woken_for_arrives(running: Floor, stretches: list[Stretch]) -> None:
     """Neither the rest of a body nor the request behind it waits for more than there is."""
     rest, body = 1000, os.urandom(LARGE)
@@ -221,6 +232,7 @@ def test_buffers_go_from_body_to_body_and_not_with_the_last(running: Floor) -> N
     wire.close()
 
 
+@pytest.mark.usefixtures("fast")
 def test_an_upload_that_is_being_finished_waits_for_nobody_and_nobody_for_it(
     running: Floor, monkeypatch: pytest.MonkeyPatch, stretches: list[Stretch]
 ) -> None:
