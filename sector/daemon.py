@@ -182,6 +182,13 @@ def all_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def _all_threads(reactor: Any) -> None:
+    """Start all threads of the reactor's pool with it. A pool that grows by what happens to run at the same
+    time still grows after days, and looks as if threads were leaked."""
+    pool = reactor.getThreadPool()
+    pool.adjustPoolsize(minthreads=pool.max, maxthreads=pool.max)
+
+
 # the run --------------------------------------------------------------------------------------------
 Make = Callable[[Any], Awaitable[Any]]
 
@@ -287,6 +294,7 @@ def run_service(config: Config, make: Make, *, name: str, log_format: str | None
     start_logging(config.log, log_format)
     all_descriptors()
     running: Any = steady(reactor)
+    _all_threads(running)
     run = _Run(running, make, name)
     running.callWhenRunning(run.begin)
     running.addSystemEventTrigger("before", "shutdown", run.stop)

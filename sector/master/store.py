@@ -181,7 +181,7 @@ class SqlStore:
             raise LocalIO(f"the master's database {self.path} cannot be opened: {error}") from None
         self._reader = make_engine(self.path, read_only=True)
         if self._reactor is not None:
-            self._pool = ThreadPool(1, READERS, name="master-db-read")
+            self._pool = ThreadPool(READERS, READERS, name="master-db-read")
             self._pool.start()
             self._thread = threading.Thread(target=self._run_thd, name="master-db-write", daemon=True)
             self._thread.start()

@@ -32,7 +32,7 @@ class HashPool:
         self._waiting = waiting
         self._running = 0
         self._queue: deque[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
-        self._pool = ThreadPool(1, threads, name="argon2")
+        self._pool = ThreadPool(threads, threads, name="argon2")
 
     def start(self) -> None:
         """Start the threads."""
