@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -120,6 +121,58 @@ TEST(take_waits_a_moment_and_keeps_what_came)
     CHECK_INT(udt_take(w.ends[0], w.file, &w.sum, room, SIZE, LONG_US, &count), 0);
     CHECK_INT((int64_t)count, 500);
     check_taken(&w, 1500);
+    end(&w);
+}
+
+/* Both ends of a TCP connection, in which a low-water mark counts. */
+static void connect_tcp(int ends[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_INT(bind(listener, (struct sockaddr *)&at, len), 0);
+    CHECK_INT(listen(listener, 1), 0);
+    CHECK_INT(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    ends[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_INT(connect(ends[1], (struct sockaddr *)&at, len), 0);
+    ends[0] = accept(listener, NULL, NULL);
+    CHECK(ends[0] >= 0);
+    close(listener);
+}
+
+TEST(take_is_woken_for_many_bytes_and_loses_no_few)
+{
+    world w;
+    pthread_t thread;
+    size_t count = 0, all = 0;
+    begin(&w);
+    close(w.ends[0]);
+    close(w.ends[1]);
+    connect_tcp(w.ends);
+    client c = {w.ends[1], sent, sizeof sent, 7777, 300};
+    pthread_create(&thread, NULL, send_all, &c);
+    CHECK_INT(udt_take(w.ends[0], w.file, &w.sum, room, SIZE, LONG_US, &count), 0);
+    CHECK_INT((int64_t)count, SIZE);
+    pthread_join(thread, NULL);
+    CHECK_INT(lowat(w.ends[0]), 1);
+    CHECK_INT(udt_take(w.ends[0], w.file, &w.sum, room, 77, LONG_US, &count), 0);
+    CHECK_INT((int64_t)count, 77);
+    check_taken(&w, sizeof sent);
+    end(&w);
+
+    begin(&w); /* what comes while it waits for more is there for whoever reads next */
+    close(w.ends[0]);
+    close(w.ends[1]);
+    connect_tcp(w.ends);
+    client slow = {w.ends[1], sent, 50000, 500, 1000};
+    pthread_create(&thread, NULL, send_all, &slow);
+    while (all < 50000) {
+        CHECK_INT(udt_take(w.ends[0], w.file, &w.sum, room, SIZE + 77 - all, SHORT_US, &count), 0);
+        CHECK_INT(lowat(w.ends[0]), 1);
+        all += count;
+    }
+    pthread_join(thread, NULL);
+    check_taken(&w, 50000);
     end(&w);
 }
 

@@ -18,6 +18,7 @@ from http_floor import Answer, Floor, Wire, floor, until
 from posix_disk import Faulty
 from s3_world import World
 
+from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.store import PosixStore
 from cumulus.http.body import FAST
 from cumulus.http.transport import S3Server
@@ -173,17 +174,25 @@ def test_a_disk_that_fails_is_told_and_nothing_kept(
     assert service.put("/bkt/k", bytes(SIZE)).status == 200
 
 
+FAULTS: dict[str, tuple[Exception, int, str]] = {
+    "disk": (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507, "StorageFull"),
+    "server": (RuntimeError("that nobody has foreseen"), 500, "InternalError"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("size", [100_000, 200_000, SIZE])
-def test_after_a_disk_that_failed_the_next_request_is_no_body(
-    service: Service, monkeypatch: pytest.MonkeyPatch, size: int
+def test_after_what_failed_the_next_request_is_no_body(
+    service: Service, monkeypatch: pytest.MonkeyPatch, size: int, fault: str
 ) -> None:
-    """The bytes that it did not write have left the connection all the same: it ends with the answer, or
+    """The bytes that were not written have left the connection all the same: it ends with the answer, or
     the next request is answered."""
+    error, status, expected = FAULTS[fault]
     real = Faulty.take if WITH_SHA256 else Faulty.write
 
     def failing(self: Faulty, *arguments: object) -> object:
         real(self, *arguments)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise error
 
     monkeypatch.setattr(Faulty, TAKE, failing)
     wire, body = service.running.connect(), os.urandom(size)
@@ -191,7 +200,7 @@ def test_after_a_disk_that_failed_the_next_request_is_no_body(
     until(lambda: any(one.requests for one in list(service.running.site.channels)))
     wire.send(body[16 << 10 :])
     refused = wire.answer()
-    assert (refused.status, code(refused)) == (507, "StorageFull")
+    assert (refused.status, code(refused)) == (status, expected)
     if not WITH_SHA256 and refused.headers.get("connection") != "close":
         assert wire.send(b"GET /bkt/none HTTP/1.1\r\nHost: s3\r\n\r\n").answer().status in (403, 404)
     else:
@@ -200,6 +209,27 @@ def test_after_a_disk_that_failed_the_next_request_is_no_body(
     monkeypatch.setattr(Faulty, TAKE, real)
     assert (service.get(), service.drafts()) == (OLD, [])
     wire.close()
+
+
+def test_a_sync_that_fails_while_the_body_comes_is_told_and_nothing_kept(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not left to the sync at the end, and the bytes that come after it are no request."""
+
+    def broken(self: Files, fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Files, "sync_ahead", broken)
+    service.disk.before = lambda name: time.sleep(0.05 if name == TAKE else 0)
+    wire, body = service.running.connect(), os.urandom(SIZE)
+    answer = wire.send(service.head("/bkt/k", body), body).answer()
+    assert (answer.status, code(answer)) == (503, "ServiceUnavailable")
+    if answer.headers.get("connection") == "close":
+        assert wire.rest() == b""
+    else:
+        assert wire.send(b"GET /bkt/none HTTP/1.1\r\nHost: s3\r\n\r\n").answer().status in (403, 404)
+    wire.close()
+    assert (service.get(), service.drafts()) == (OLD, [])
 
 
 def test_a_client_that_goes_in_the_middle_leaves_the_old_object(service: Service) -> None:
