@@ -37,6 +37,20 @@ void io_gmp_released(io_port *p)
     }
 }
 
+/* A turn that is under way may have looked already: it is followed by another. */
+void io_gmp_wake(io_port *p)
+{
+    atomic_store(&p->gmp_due, 1);
+    io_wake(p);
+}
+
+bool io_gmp_due(const io_port *p)
+{
+    if (!p->node)
+        return false;
+    return atomic_load(&p->gmp_due) || (!atomic_load(&p->gmp_stall) && io_gmp_owes(p));
+}
+
 void udt_event_release(udt_ctx *ctx, udt_event *ev)
 {
     io_gbuf *w = ev->kind >= SGMP_EV_MESSAGE ? ev->g.buf : NULL;
@@ -55,7 +69,7 @@ void udt_event_release(udt_ctx *ctx, udt_event *ev)
     while (!atomic_compare_exchange_weak(&p->released, &head, w));
     uint32_t n = atomic_fetch_add(&p->nreleased, 1);
     if (n + 1 == WAKE_RELEASED || len >= 65536 || atomic_load(&p->gmp_stall))
-        io_wake(p);
+        io_gmp_wake(p);
     if (atomic_load(&p->ctx->stalled) && atomic_load(&p->ctx->gmp_bytes) < IO_MAX_GMP_BYTES)
         io_ready_unstall(p->ctx); /* other ports too */
     io_port_unref(p);
@@ -142,7 +156,10 @@ static bool stalled(io_port *p)
         return false;
     atomic_store(&p->gmp_stall, 1);
     atomic_store(&p->ctx->stalled, 1);
-    return io_ready_full(p->ctx); /* the application may have drained it just now */
+    if (io_ready_full(p->ctx))
+        return true;
+    atomic_store(&p->gmp_stall, 0); /* the application has drained it just now */
+    return false;
 }
 
 static void say_writable(io_port *p)
@@ -160,6 +177,7 @@ static void say_writable(io_port *p)
 void io_gmp_turn(io_port *p)
 {
     struct sgmp_ev g;
+    atomic_store(&p->gmp_due, 0);
     if (atomic_load(&p->released))
         io_gmp_released(p);
     atomic_store(&p->gmp_stall, 0);

@@ -367,7 +367,7 @@ static bool is_control(const gmp_cmd *c)
 }
 
 /* Is somebody owed a WRITABLE for room in the queue of commands, and is there? */
-bool io_gmp_owes(io_port *p)
+bool io_gmp_owes(const io_port *p)
 {
     return atomic_load(&p->gmp_again) && atomic_load(&p->ncmds) <= IO_MAX_CMDS / 2 &&
            atomic_load(&p->cmd_bytes) <= IO_MAX_CMD_BYTES / 2;

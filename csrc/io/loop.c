@@ -19,7 +19,7 @@ _Static_assert(sizeof(udt_sock_stats) == sizeof(udt_stats), "same fields in the 
 static udt_time next_due(const io_port *p)
 {
     /* some events are made while packets go out; a GMP event may have to wait for room */
-    if (udt_mux_has_event(p->mux) ||
+    if (udt_mux_has_event(p->mux) || io_gmp_due(p) ||
         (p->node && !atomic_load(&p->gmp_stall) && sgmp_node_has_event(p->node)))
         return p->now;
     udt_time at = io_least(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
@@ -78,7 +78,7 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
     nfds_t nfds = fds_of(p, pf, pause);
     struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
     atomic_store(&p->sleeping, 1);
-    if (io_cmd_waiting(p) || (p->node && !atomic_load(&p->gmp_stall) && io_gmp_owes(p))) {
+    if (io_cmd_waiting(p) || io_gmp_due(p)) {
         atomic_store(&p->sleeping, 0);
         return true;
     }

@@ -292,6 +292,7 @@ struct io_port {
     _Atomic int gmp_open;  /* 1 while a node is attached or being attached */
     _Atomic int gmp_again; /* a caller met AGAIN: say WRITABLE when the queue is short */
     _Atomic int gmp_stall; /* deliveries pause until the application drains */
+    _Atomic int gmp_due; /* it has given back what is worth a turn, also of a loop that is awake */
     _Atomic(struct io_gbuf *) released;
     _Atomic uint32_t nreleased;
     struct io_gbuf *gbuf_free; /* [loop] */
@@ -371,8 +372,10 @@ io_port *io_gmp_port(udt_ctx *ctx, int32_t port, bool gmp, int *err); /* a handl
 int io_gmp_cmds_init(io_port *p);
 void io_gmp_cmds_fini(io_port *p);
 bool io_gmp_room(io_port *p, const struct sgmp_ev *ev);
-bool io_gmp_owes(io_port *p);
+bool io_gmp_owes(const io_port *p);
 void io_gmp_look_again(io_port *p);
+void io_gmp_wake(io_port *p);      /* the application has given room or buffers back */
+bool io_gmp_due(const io_port *p); /* a turn is due for what other threads did */
 void io_gmp_turn(io_port *p);
 void io_gmp_released(io_port *p);
 void io_gmp_fini(io_port *p);

@@ -295,7 +295,7 @@ void io_ready_unstall(udt_ctx *ctx)
     atomic_store(&ctx->stalled, 0);
     for (int i = 0; i < IO_MAX_PORTS; i++)
         if (ctx->ports[i] && atomic_load(&ctx->ports[i]->gmp_stall))
-            io_wake(ctx->ports[i]);
+            io_gmp_wake(ctx->ports[i]);
     pthread_mutex_unlock(&ctx->mu);
 }
 

@@ -250,6 +250,10 @@ TEST(io_gmp_back_pressure_reaches_the_caller)
     heartbeats = 1;
     bool writable = false;
     while (got < sent + heartbeats || settled < sent + heartbeats) {
+        if (tio_now_us() > limit + 30000000)
+            printf("# %d of %d came, %d have an outcome, %s, %d bytes wait\n", got,
+                   sent + heartbeats, settled, writable ? "writable" : "not writable",
+                   (int)stats(a).snd_queue_bytes);
         CHECK(tio_now_us() < limit + 30000000);
         udt_event some[16];
         int n = udt_ctx_poll(b->ctx, some, 16);
@@ -279,6 +283,54 @@ TEST(io_gmp_back_pressure_reaches_the_caller)
     tio_free(a);
     tio_free(b);
     tio_free(c);
+}
+
+/* A MANUAL receiver whose turns are the test's: what the application gives back after a turn has
+ * looked, and while its loop is awake, is worth another turn, though no packet comes any more. */
+TEST(io_gmp_room_given_to_a_loop_that_is_awake_counts)
+{
+    enum { MANY = 100, LONG_US = 400000 };
+    tio *a, *b;
+    open_two(&a, &b, 4);
+    tio_free(b);
+    udt_addr at = tio_loopback(4, 0);
+    udt_ctx_config small = {.max_events = 64};
+    b = calloc(1, sizeof *b);
+    CHECK_INT(udt_ctx_new(&small, &b->ctx), 0);
+    b->port = udt_port_open(b->ctx, &at, UDT_PORT_MANUAL, 0);
+    CHECK_INT(udt_port_addr(b->ctx, b->port, &b->at), 0);
+    CHECK_INT(sgmp_open(b->ctx, b->port, true), 0);
+    add_key(b, KEY_ID, "a");
+    sgmp_dest to = dest(b);
+    uint8_t buf[100] = {0};
+    udt_event ev[MANY];
+    for (int i = 0; i < MANY; i++)
+        CHECK(sgmp_send(a->ctx, a->port, &to, buf, sizeof buf, NULL) > 0);
+    for (int64_t end = tio_now_us() + 600000; tio_now_us() < end;) /* all come, few fit */
+        CHECK_INT(udt_port_run(b->ctx, b->port, 10000), 0);
+    int got = udt_ctx_poll(b->ctx, ev, MANY);
+    CHECK(got >= 32 && got < MANY);
+    for (int i = 0; i < got; i++)
+        udt_event_release(b->ctx, &ev[i]);
+    int64_t began = tio_now_us();
+    CHECK_INT(udt_port_run(b->ctx, b->port, LONG_US), 0);
+    CHECK(tio_now_us() - began < LONG_US / 2);
+    int more = udt_ctx_poll(b->ctx, ev, MANY);
+    CHECK(more > 0);
+    while (got + more < MANY) { /* the rest, and none is held back */
+        CHECK(tio_now_us() - began < 10000000);
+        CHECK_INT(udt_port_run(b->ctx, b->port, 1000), 0);
+        more += udt_ctx_poll(b->ctx, ev + more, MANY - more);
+    }
+    for (int64_t end = tio_now_us() + 300000; tio_now_us() < end;)
+        CHECK_INT(udt_port_run(b->ctx, b->port, 10000), 0);
+    for (int i = 0; i < more; i++) /* many enough for the peers' windows to be worth a turn */
+        udt_event_release(b->ctx, &ev[i]);
+    began = tio_now_us();
+    CHECK_INT(udt_port_run(b->ctx, b->port, LONG_US), 0);
+    CHECK(more >= 32 && tio_now_us() - began < LONG_US / 2);
+    tio_free(a);
+    tio_free(b);
 }
 
 static void serve(tio *b, int wait_us)
