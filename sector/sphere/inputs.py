@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sector.client.cloud import CloudClient
-from sector.errors import NotFound, Unavailable, UsageError
-from sector.model import FileInfo, check_path
+from sector.errors import NotFound, SectorError, Unavailable, UsageError
+from sector.model import FileInfo, Version, check_path
 from sector.sphere import plan, records
-from sector.sphere.plan import Segment, Source, Span
+from sector.sphere.plan import Plan, Segment, Source, Span
 from sector.sphere.records import Offsets
 from sector.sphere.stream import KnownFile, SphereStream, data_files, fixed_part, matches
 
@@ -124,3 +125,38 @@ async def _read_index(client: CloudClient, info: FileInfo) -> Any:
 
 def _map_thd(local: str) -> Any:
     return np.memmap(local, dtype=records.OFFSET, mode="r")
+
+
+async def look_again(client: CloudClient, work: Plan, segment: int, error: SectorError) -> bool:
+    """After an error that names the input of a segment: whether the very same content has come to other
+    slaves since the job knows it, as a copy, say, that was made where another one went. They are asked, too,
+    from now on."""
+    known = work.segments[segment]
+    if not any(span.source.path in error.message for span in known.spans):
+        return False
+    try:
+        spans = [replace(span, source=await _now(client, span.source)) for span in known.spans]
+    except SectorError:
+        return False
+    found = replace(known, spans=tuple(spans))
+    work.relocate(found)
+    return found != known
+
+
+async def _now(client: CloudClient, source: Source) -> Source:
+    """The source with all holders of its content, new ones first. Raises `NotFound` and others."""
+    holders = await _holders(client, source.path, source.version, source.holders)
+    index = source.index
+    if index is not None:
+        path = records.index_path(source.path)
+        index = (*index[:2], await _holders(client, path, index[0], index[2]))
+    return replace(source, holders=holders, index=index)
+
+
+async def _holders(
+    client: CloudClient, path: str, version: Version, known: tuple[str, ...]
+) -> tuple[str, ...]:
+    info = await client.stat(path)
+    if (info.kind, info.version) != ("file", version):
+        raise NotFound(f"{path} is not what it was")
+    return (*(node for node in info.replicas if node not in known), *known)

@@ -22,7 +22,7 @@ from sector.clock import pause
 from sector.errors import SectorError
 from sector.model import check_prefix
 from sector.sphere import job_request
-from sector.sphere.inputs import find_files, make_segments
+from sector.sphere.inputs import find_files, look_again, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import LOST, UNFIT, Nodes, is_silence
 from sector.sphere.job_output import JobOutput
@@ -348,22 +348,21 @@ class JobDriver:
                 self.node_trouble(node)
             else:
                 self.spawn(self.rejoin())
+            if await look_again(self.client, plan, segment, error):
+                return self.do(plan.refused(segment, attempt, node, 0.0, self.clock.seconds()))
             why = f"{error.message} ({error.hint})" if error.hint else error.message
             self.do(plan.lost(segment, attempt, node, why, self.clock.seconds()))
-        except errors.NotFound as error:
+        except SectorError as error:
             if self.nodes.forgot(node, error):
                 self.node_trouble(node)
                 self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
-            elif plan.runs(*here_now):
-                self._fail(error)
-        except SectorError as error:
-            if not plan.runs(
-                *here_now
-            ):  # another attempt took its place: what becomes of this one is no matter
+            elif not plan.runs(*here_now):  # another attempt took its place: this one is no matter
                 return
-            if isinstance(error, UNFIT) and not answered:  # else it is our own disk
+            elif isinstance(error, UNFIT) and not answered:  # else it is our own disk
                 self.leave_out(node, error)
-            else:
+            elif await look_again(self.client, plan, segment, error):
+                self.do(plan.refused(segment, attempt, node, 0.0, self.clock.seconds()))
+            elif plan.runs(*here_now):
                 self._fail(error)
         else:
             if not done.fault:

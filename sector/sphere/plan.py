@@ -222,7 +222,7 @@ class Plan:
     """The state of one stage. Methods take the time and return effects in order."""
 
     def __init__(self, segments: Sequence[Segment], limits: Limits | None = None) -> None:
-        self.segments = tuple(segments)
+        self.segments = list(segments)
         self.limits = limits or Limits()
         self.nodes: dict[str, _Node] = {}
         self.waiting = OrderedDict[int, None].fromkeys(range(len(self.segments)))
@@ -318,7 +318,8 @@ class Plan:
         return self._lose(running, now, why, self.nodes[node]) + self._fill(now)
 
     def refused(self, segment: int, attempt: int, node: str, rest_s: float, now: float) -> list[Effect]:
-        """The node is at its limit: the attempt does not count, the node rests."""
+        """The node is at its limit, or its input was not where it was told: the attempt does not count, the
+        node rests."""
         running = self._find(segment, attempt, node)
         if running is None:
             return []
@@ -335,6 +336,10 @@ class Plan:
         if self.ended or segment in self.done:
             return []
         return self._end(Failed(segment, why, True))
+
+    def relocate(self, segment: Segment) -> None:
+        """The input of a segment has other holders by now: what begins of it from now on knows them."""
+        self.segments[segment.index] = segment
 
     def redo(self, segment: int, now: float) -> list[Effect]:
         """A counted segment's output was lost with its node: it has to run again."""
@@ -415,7 +420,7 @@ class Plan:
         for number in (segment, *reversed(before)):
             self.waiting.move_to_end(number, last=False)
         for node in self.segments[segment].holders:
-            files = self.local[node]
+            files = self.local.setdefault(node, OrderedDict())
             files.setdefault(self._file(segment), deque()).appendleft(segment)
 
     def _release(self, attempt: _Attempt) -> None:
