@@ -190,6 +190,8 @@ class Replicator:
         self._waits: dict[str, _Wait] = {}
         self._dropping: set[tuple[str, str]] = set()
         self._loading: dict[str, Kind] = {}
+        self._outdated: set[str] = set()
+        """Paths of `_loading` of which more was heard since: what is read may be older than that."""
         self._new_id = new_id
         self._settled_at = now + limits.settle_s
         self.copied = 0
@@ -198,6 +200,7 @@ class Replicator:
     # the queue ----------------------------------------------------------------------------------------
     def want(self, path: str, urgent: bool = False, small: Kind = None) -> bool:
         """Look at a path soon; False when too many wait (a later round finds it again)."""
+        self._changed(path)
         if urgent:
             wait = self._waits.pop(path, None)
             if wait is not None and wait.begun:
@@ -211,6 +214,10 @@ class Replicator:
                 return False
             self.queue.put(path, small, path in self._waits)
         return True
+
+    def _changed(self, path: str) -> None:
+        if path in self._loading:
+            self._outdated.add(path)
 
     def _held(self, large: bool) -> int:
         return self.queue.count(*_LINES[large])
@@ -280,6 +287,7 @@ class Replicator:
         """What `due` named could not be read: later."""
         for path in asked:
             self._loading.pop(path, None)
+            self._outdated.discard(path)
             self._pause(path, now)
 
     def next_retry(self) -> float | None:
@@ -321,15 +329,10 @@ class Replicator:
 
     def _possible(self, file: FileState, standing: Standing) -> bool:
         """Whether a copy has a source and a target."""
-        return bool(self._sources(file, standing)) and bool(
-            placement.for_copy(
-                self.members.candidates(),
-                path=file.entry.path,
-                size=file.entry.size,
-                holders=(),
-                exclude=self._taken(file),
-            )
-        )
+        if not self._sources(file, standing):
+            return False
+        entry, taken, slaves = file.entry, self._taken(file), self.members.candidates()
+        return bool(placement.for_copy(slaves, path=entry.path, size=entry.size, holders=(), exclude=taken))
 
     def _sources(self, file: FileState, standing: Standing) -> list[Node]:
         """Slaves that can give a copy."""
@@ -352,13 +355,16 @@ class Replicator:
 
     # planning -----------------------------------------------------------------------------------------
     def plan(self, asked: Iterable[str], files: Sequence[FileState], now: float) -> list[Action]:
-        """Actions for the files that `due` named; those that are gone are forgotten."""
+        """Actions for the files that `due` named; those that are gone are forgotten. Those that changed while
+        they were read wait on: a copy that ended meanwhile is neither among tasks nor among replicas."""
         states = {file.entry.path: file for file in files}
         actions: list[Action] = []
         for path in asked:
             self._loading.pop(path, None)
             file = states.get(path)
-            if file is None:
+            if path in self._outdated:
+                self._outdated.discard(path)
+            elif file is None:
                 self._forget(path)
             else:
                 actions.extend(self._plan_file(file, now))
@@ -556,6 +562,7 @@ class Replicator:
 
     def dropped(self, path: str, node: str) -> None:
         """The order to drop is in the database."""
+        self._changed(path)
         self._dropping.discard((path, node))
 
     def overdue(self, now: float) -> list[CopyTask]:

@@ -374,6 +374,72 @@ def test_full_slaves_get_nothing() -> None:
     assert len(world.good("/f")) == 3
 
 
+# a database that takes its time -----------------------------------------------------------------------------
+class SlowWorld(World):
+    """What is read, once `slow`, is what was there when it was asked for; orders to drop wait."""
+
+    def __post_init__(self) -> None:
+        self.slow = False
+        self.reads: list[Loaded] = []
+        self.orders: list[StoreDrop] = []
+        super().__post_init__()
+
+    def perform(self, effect: Effect) -> None:
+        if self.slow and isinstance(effect, LoadFiles):
+            states = [state for path in effect.paths if (state := self.state(path)) is not None]
+            self.reads.append(Loaded(effect.paths, states))
+        elif self.slow and isinstance(effect, StoreDrop):
+            self.orders.append(effect)
+        else:
+            super().perform(effect)
+
+    def answer(self) -> None:
+        """What was read comes."""
+        self.slow = False
+        while self.reads:
+            self.feed(self.reads.pop(0))
+
+
+def test_a_copy_that_ends_while_its_file_is_read_is_not_made_again() -> None:
+    """It was neither among the copies under way nor among the replicas as they had been: others were made
+    instead, and as many dropped, perhaps those that readers knew."""
+    rules = CopyRules(rules=(CopyRule("/g", 2),))
+    world = SlowWorld(distinct(5), Limits(small_per_node=2), rules)
+    world.add("/g", "s0")
+    world.add("/f", "s0")
+    assert [task.path for task in world.started] == ["/g", "/f"], "another copy of /f waits for its source"
+    world.slow = True
+    world.feed(Tick())
+    assert world.reads
+    while world.running:
+        world.finish(world.running.pop()[1])
+    world.answer()
+    world.sleep(30)
+    assert len(world.good("/f")) == 3
+    assert [task.path for task in world.started].count("/f") == 2 and not world.drops
+
+
+def test_a_copy_too_many_is_dropped_once() -> None:
+    """The file is looked at again while the order is written down."""
+    world = SlowWorld(distinct(4))
+    world.sleep(11)
+    world.slow = True
+    world.add("/f", "s0", "s1", "s2", "s3")
+    world.feed(world.reads.pop())
+    (order,) = world.orders
+    world.feed(Look(["/f"]))
+    assert world.reads
+    fullest = next(node for node in ("s0", "s1") if node != order.drop.node)
+    world.free[fullest] = 10**6
+    world.beat(fullest)
+    world.orders.clear()
+    World.perform(world, order)
+    world.answer()
+    world.sleep(30)
+    assert world.drops == [("/f", order.drop.node)]
+    assert len(world.good("/f")) == 3 and not world.started
+
+
 # dropping -------------------------------------------------------------------------------------------------
 def test_older_versions_go_when_the_new_one_is_safe() -> None:
     world = World(distinct(4))
