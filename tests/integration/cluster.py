@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = [sys.executable, "-m", "sector.cli.main"]
+LAST, NAMED = 30, 300
+"""Lines of each log that are shown after a failure: the last ones, and those about what it names."""
 
 
 @dataclass
@@ -154,6 +157,16 @@ class Cluster:
         os.kill(pid, signal.SIGKILL)
         wait_for(f"the end of {pid}", lambda: not alive(pid))
 
+    def logs(self, said: str) -> str:
+        """What the services' logs have about cloud paths that `said` names, and their last lines."""
+        paths = [path for path in set(re.findall(r"/[\w./-]*\w", said)) if not Path(path).exists()]
+        shown = []
+        for log in sorted((self.dir / "up" / "log").glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()
+            named = [line for line in lines[:-LAST] if any(path in line for path in paths)]
+            shown += [f"-- {log.name}", *named[-NAMED:], "..." if named else "", *lines[-LAST:]]
+        return "\n".join(line[:500] for line in shown if line)
+
     def start_missing(self) -> None:
         """`sector up` again: starts what died."""
         self.start()
@@ -195,10 +208,13 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def running(directory: Path, slaves: int = 4) -> Iterator[Cluster]:
-    """A cluster for the time of a block."""
+    """A cluster for the time of a block. What fails in it shows the logs."""
     cluster = Cluster(directory, slaves)
     try:
         cluster.start()
         yield cluster
+    except Exception as error:
+        print(cluster.logs(str(error)))
+        raise
     finally:
         cluster.stop()
