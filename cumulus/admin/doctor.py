@@ -366,8 +366,9 @@ def findings(config: Config, storage: Path | None) -> list[Finding]:
 
 # rebuild ----------------------------------------------------------------------------------------------
 def entries_of(store: FileStore, bucket: str) -> Iterator[list[Entry]]:
-    """All that may be an object or an older version, page by page."""
-    for prefix in ("", ODD, BODIES, VERSIONS):
+    """All that may be an object or an older version, page by page; markers before bodies, since
+    `_interrupted` asks what the index says before it hears of those."""
+    for prefix in ("", ODD, VERSIONS, BODIES):
         try:
             yield from store.entries(bucket, prefix, _PAGE)
         except NoBucket:
@@ -385,7 +386,8 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
         changes: list[Change] = []
         for entry in entries:
             meta = meta_of(bucket, entry)
-            if meta is not None and entry.name not in over and not _interrupted(index, store, bucket, meta):
+            stays = meta is not None and _interrupted(index, store, bucket, meta, over)
+            if meta is not None and entry.name not in over and not stays:
                 made = as_made(bucket, entry, meta, atomic=store.capabilities.atomic_replace)
                 changes.append(Put(row=row_of(bucket, made, meta), keep=keep))
         index.apply(changes)
@@ -403,15 +405,19 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
     return taken, gone
 
 
-def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectMeta) -> bool:
+def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectMeta, over: set[str]) -> bool:
     """Whether that is a delete marker of which the index knows nothing, beside the older object that it
     should have hidden: a crash has interrupted the deletion, or the disk has refused it, and nobody was told
-    that it was done. The object is served, so it stays listed."""
-    if not marker.marker or not store.capabilities.atomic_replace:
+    that it was done. The object is served, so it stays listed. Where bodies have names of their own the index
+    alone can tell: by the version of that id, "null", if its body is there, and not among what is `over`."""
+    if not marker.marker:
         return False
     row = index.lookup(bucket.name, marker.key, marker.version)
-    if row is not None and row.marker:
+    if row is not None and row.marker and row.modified_ns >= marker.modified_ns:
         return False
+    if not store.capabilities.atomic_replace:
+        there = row is not None and not row.marker and row.name not in over
+        return row is not None and there and _has_body(store, bucket, row)
     for name in (first_name(marker.key), odd_name(marker.key)):
         try:
             meta = meta_of(bucket, store.stat(bucket.name, name))

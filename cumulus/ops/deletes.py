@@ -6,7 +6,7 @@ removes it for good, and what is then the newest becomes current again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -19,30 +19,33 @@ from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.current import show, tell_removal
 from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
-from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
+from cumulus.ops.names import VERSIONS, is_plain, odd_name, other_name, version_name
 from cumulus.ops.publish import (
     PATIENCE,
     await_others,
     discard_null,
     keep_version,
     keeps,
+    null_aside,
     null_beside,
     remove_other,
     replaces,
 )
-from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
+from cumulus.ops.rows import marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
     ABSENT,
     BadName,
     Changed,
     Entry,
+    IfToken,
     Missing,
     NoBucket,
     NoSpace,
     ObjectStream,
     StorageError,
     Taken,
+    Token,
 )
 
 TRIES: Final = 32
@@ -74,43 +77,6 @@ def delete_current(
             _remove_plain(site, bucket, key, None)
         return Deleted()
     return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions, due))
-
-
-def fits_together(site: Site, bucket: Bucket, row: Row) -> bool:
-    """Whether `delete_together` can delete the current object of that row, at less cost than one by one. Keys
-    that may have another object under another name, and files that others made, are looked at first, each by
-    itself."""
-    can = bucket.versioning is Versioning.OFF and site.compares and site.store.capabilities.together
-    single = can and not site.has_two_names(row.key)
-    ours = bool(row.token) and (site.opaque_etags or not row.etag.endswith(OPAQUE))
-    return single and ours and row.name == row.key
-
-
-def delete_together(site: Site, bucket: Bucket, rows: Sequence[Row]) -> list[bool | StorageError]:
-    """Delete objects of different keys, each only if it is still just what its row says: one sync of storage
-    and one change of the index for all of them, which a power cut may undo (then the next scan finds it).
-    For each, in their order, whether it is deleted, or why storage has it still. Raises what the index
-    raises, and the error of storage that is everybody's."""
-    site.told.check_removal()
-    found = site.store.delete_all(bucket.name, [(row.name, row.token) for row in rows])
-    outcomes: list[bool | StorageError] = []
-    gone: list[Remove] = []
-    for row, stamp in zip(rows, found, strict=True):
-        if isinstance(stamp, StorageError):
-            changed = isinstance(stamp, (Changed, Missing, Taken)) and not isinstance(stamp, NoBucket)
-            outcomes.append(False if changed else stamp)
-            continue
-        outcome: bool | StorageError = True
-        try:
-            if (other := _other_name(row.key, row.name)) is not None:
-                stamp = max(stamp, remove_other(site, bucket, other))
-        except StorageError as bad:  # the index hears of what has gone all the same
-            outcome = bad
-        outcomes.append(outcome)
-        gone.append(Remove(bucket=bucket.name, key=row.key, stamp=stamp))
-    if gone:
-        site.told.tell(lambda: site.index.apply_soon(gone), gone)
-    return outcomes
 
 
 def _with_room(site: Site, act: Callable[[], T]) -> T:
@@ -194,18 +160,11 @@ def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> 
             return
         stamp = row.stamp
     # two uploads at once may have left one body under each of its names: only one of them is in the index
-    if (other := _other_name(key, name)) is not None:
+    if (other := other_name(key, name)) is not None:
         stamp = max(stamp, remove_other(site, bucket, other))
     if row is not None and not site.compares:  # its stamp may be by another server's clock
         stamp = max(stamp, row.stamp)
     site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp)])
-
-
-def _other_name(key: str, name: str) -> str | None:
-    """What the key may be called besides. A directory's two names are changed by one at a time."""
-    if name != key:
-        return key if is_plain(key) else None
-    return None if is_mark(key) else odd_name(key)
 
 
 def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:
@@ -224,25 +183,13 @@ def _mark(
     `Changed`."""
     now = site.clock()
     version = site.new_version(bucket)
-    keep = keeps(bucket, found)
     row = site.index.lookup(bucket.name, key)
-    token = None
-    if found is not None and site.atomic:
-        token = keep_version(site, bucket, found, row) if keep else found.entry.token
-    null = null_beside(site, bucket, key, row)  # its body gives way to the marker, also if this fails
-    stamp = _store_marker(site, bucket, key, version, owner, now)
-    if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):
-        try:
-            stamp = max(stamp, site.store.delete(bucket.name, found.entry.name, token))
-        except (Missing, Changed) as error:
-            site.remove(bucket.name, version_name(key, version))
-            _replaced(site, null)
-            raise Changed(str(error)) from error
-        except StorageError:  # the object stays, so nothing may say that it is deleted
-            with suppress(StorageError, IndexFailure):
-                _with_room(site, lambda: site.remove(bucket.name, version_name(key, version)))
-            _replaced(site, null)
-            raise
+    null = null_beside(site, bucket, key, row)
+
+    def store(if_token: IfToken) -> Entry:
+        return _store_marker(site, bucket, key, version, owner, now, if_token)
+
+    stamp = store(None).stamp if found is None or not site.atomic else _hide(site, bucket, found, row, store)
     for former in (row, null):
         if former is not None:
             stamp = max(stamp, former.stamp + 1)
@@ -252,26 +199,105 @@ def _mark(
     if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
     if site.atomic:
-        _cover(site, bucket, marker, since)
+        _cover(site, bucket, marker, since, null=null)
     return Deleted(version, marker=True)
 
 
-def _replaced(site: Site, null: Row | None) -> None:
-    """Its body has gone: a marker that did not stay had its name. What the index does not hear now a scan
-    finds."""
-    if null is not None:
-        with suppress(IndexFailure):
-            tell_removal(site, null, null.stamp)
+def _hide(
+    site: Site, bucket: Bucket, found: Found, row: Row | None, store: Callable[[IfToken], Entry]
+) -> int:
+    """The marker that `store` stores takes the place of what was found, where files are replaced; the later
+    of the two stamps. It is stored before the object goes, unless that would destroy the body of a version
+    "null", whose name it gets, before the deletion can be refused no more. Raises `Changed`, and storage
+    errors: all is as it was."""
+    keep = keeps(bucket, found)
+    token = keep_version(site, bucket, found, row) if keep else found.entry.token
+    if found.entry.name.startswith(VERSIONS):
+        return store(None if keep else token).stamp
+    aside = null_aside(site, bucket, found.meta.key)
+    null = None if aside is None else meta_of(bucket, aside)
+    if aside is not None and null is not None and not null.marker:
+        if keep or null.modified_ns == found.meta.modified_ns:
+            return _hide_after(site, bucket, found, token, store)
+        site.remove_if(bucket.name, aside.name, aside.token)  # what was found has replaced it
+        aside = None
+    expected: IfToken = None if aside is None else aside.token
+    if aside is None and bucket.versioning is Versioning.SUSPENDED:
+        expected = ABSENT
+    marker = store(expected)
+    try:
+        return max(marker.stamp, site.store.delete(bucket.name, found.entry.name, token))
+    except (Missing, Changed) as error:
+        _take_back(site, bucket, marker, aside)
+        raise Changed(str(error)) from error
+    except StorageError:  # the object stays, so nothing may say that it is deleted
+        with suppress(StorageError):
+            _with_room(site, lambda: _take_back(site, bucket, marker, aside))
+        raise
+
+
+def _take_back(site: Site, bucket: Bucket, marker: Entry, former: Entry | None) -> None:
+    """A marker of ours goes, if it is there still; the marker that it has replaced comes back."""
+    if former is None or former.meta is None:
+        site.remove_if(bucket.name, marker.name, marker.token)
+        return
+    stream = site.store.open_write(bucket.name, marker.name, 0)
+    try:
+        with suppress(Changed):
+            stream.commit(former.meta, marker.token)
+    finally:
+        stream.close()
+
+
+def _hide_after(
+    site: Site, bucket: Bucket, found: Found, token: Token, store: Callable[[IfToken], Entry]
+) -> int:
+    """`_hide` of what has a second name as an older version: by that it is served until the marker is stored,
+    also after a crash."""
+    try:
+        gone = site.store.delete(bucket.name, found.entry.name, token)
+    except (Missing, Changed) as error:
+        raise Changed(str(error)) from error
+    except StorageError:
+        _put_back(site, bucket, found)
+        raise
+    try:
+        return max(gone, _with_room(site, lambda: store(None)).stamp)
+    except StorageError:
+        _put_back(site, bucket, found)
+        raise
+
+
+def _put_back(site: Site, bucket: Bucket, found: Found) -> None:
+    """What could not be deleted gets its name again, unless that has been taken, if it can. Another process
+    may have deleted the key meanwhile: it looks for objects when its marker is in the index, and we for the
+    marker when the object has its name."""
+    key, version, name = found.meta.key, found.meta.version, found.entry.name
+    with suppress(StorageError, IndexFailure, S3Error):
+        entry = _with_room(site, lambda: site.store.link(bucket.name, version_name(key, version), name))
+        newest = site.index.lookup(bucket.name, key)
+        if newest is None or not newest.marker:
+            return
+        if is_plain(key) and name == key:
+            _cover(site, bucket, newest, version=version)
+        else:  # under a name that nobody else knows of
+            site.remove_if(bucket.name, name, entry.token)
 
 
 def _cover(
-    site: Site, bucket: Bucket, marker: Row, since: int | None = None, version: str | None = None
+    site: Site,
+    bucket: Bucket,
+    marker: Row,
+    since: int | None = None,
+    version: str | None = None,
+    *,
+    null: Row | None = None,
 ) -> None:
     """What another process makes current just now (`_promoted`), under the key's name since the marker was
     stored, becomes an older version again (`version`: only that one). We look for it when the
     marker is in the index, and the other for the marker when the body has its name, so that one of us sees
-    the other. What was put after `since` (None: after the marker was made) stays, and is newer. Raises
-    `S3Error` ConditionalRequestConflict, and storage errors."""
+    the other. What was put after `since` (None: after the marker was made) stays, and is newer. `null`: what
+    the marker has replaced. Raises `S3Error` ConditionalRequestConflict, and storage errors."""
     since = marker.modified_ns if since is None else since
     for _ in range(TRIES):
         found = find_or_none(site, bucket, marker.key)
@@ -279,7 +305,8 @@ def _cover(
             return  # or the index leads there, so it is newer
         if version is not None and found.meta.version != version:
             return
-        if not _is_same(site.index.lookup(bucket.name, marker.key, marker.version), marker):
+        there = site.index.lookup(bucket.name, marker.key, marker.version)
+        if not (_is_same(there, marker) or _is_back(there, found, null)):
             return  # it was removed by its id, and hides nothing
         if found.meta.modified_ns > since:
             if found.entry.meta is not None:
@@ -291,6 +318,8 @@ def _cover(
             stamp = site.store.delete(bucket.name, found.entry.name, token)
         except (Missing, Changed):
             continue
+        if there is not None:
+            stamp = max(stamp, there.stamp + 2)
         # later than what `show` gives
         former, marker = marker, msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 2))
         same = found.meta.version == marker.version  # "null", gone for good, which the index may not know yet
@@ -304,13 +333,23 @@ def _cover(
     raise S3Error("ConditionalRequestConflict")
 
 
-def _store_marker(site: Site, bucket: Bucket, key: str, version: str, owner: str, now: int) -> int:
+def _is_back(there: Row | None, found: Found, null: Row | None) -> bool:
+    """Whether found is what a marker "null" has replaced, and the index has that again: another process had
+    opened it to make it current (`_promoted`) before the marker was stored."""
+    if there is None or null is None or null.marker or not _is_same(there, null):
+        return False
+    return (found.meta.version, found.meta.modified_ns) == (null.version, null.modified_ns)
+
+
+def _store_marker(
+    site: Site, bucket: Bucket, key: str, version: str, owner: str, now: int, if_token: IfToken = None
+) -> Entry:
     meta = ObjectMeta(
         key=key, size=0, etag="", modified_ns=now, acl=Acl(owner=owner), version=version, marker=True
     )
     stream = site.store.open_write(bucket.name, version_name(key, version), 0)
     try:
-        return stream.commit(encode_meta(meta)).stamp
+        return stream.commit(encode_meta(meta), if_token)
     finally:
         stream.close()
 

@@ -21,7 +21,8 @@ from cumulus.index.api import NoSuch, Row, StillUsed
 from cumulus.model import Bucket, ObjectMeta
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
-from cumulus.ops.deletes import delete_current, delete_together, delete_version, fits_together
+from cumulus.ops.delete_together import delete_together, fits_together
+from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.failed import Failed
 from cumulus.ops.find import NOT_THERE, Lost, find_or_none, stored_names
 from cumulus.ops.names import version_time

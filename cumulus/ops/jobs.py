@@ -36,6 +36,7 @@ from cumulus.ops.find import (
 from cumulus.ops.left import leave_fresh
 from cumulus.ops.leftovers import note_doubt, sweep
 from cumulus.ops.names import ODD, VERSIONS, is_plain, version_name
+from cumulus.ops.publish import null_aside
 from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
@@ -414,14 +415,17 @@ def _removed(site: Site, bucket: Bucket, row: Row, at: int, done: Done) -> list[
     """Removed by others, or by a deletion that a crash has interrupted: with versions, a delete marker says
     so, and what has its second name as an older version already stays one. It counts from `at`, before the
     file was looked for: what is put since then is newer."""
-    done.gone += 1
     gone: list[Change] = [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
-    if bucket.versioning is not Versioning.OFF and _is_there(
-        site, bucket, version_name(row.key, row.version), row.version
-    ):
+    kept, null = version_name(row.key, row.version), version_name(row.key, "null")
+    if bucket.versioning is not Versioning.OFF and _is_there(site, bucket, kept, row.version):
+        if bucket.versioning is Versioning.SUSPENDED and _is_there(site, bucket, null, "null", body=True):
+            # a marker would destroy that, and no deletion has come so far
+            return [Put(row=msgspec.structs.replace(row, name=kept), keep=True)]
         gone = []
     elif bucket.versioning is not Versioning.ENABLED:
+        done.gone += 1
         return gone
+    done.gone += 1
     marker = marker_row(bucket, row.key, site.new_version(bucket), max(at, row.stamp + 1), at, bucket.owner)
     return [*gone, Put(row=marker, keep=True)]
 
@@ -480,13 +484,20 @@ def take_in_odd(site: Site, bucket: Bucket, done: Done) -> None:
 
 
 def _lost(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
-    """A row whose body a deletion had removed, or its marker replaced, when a crash interrupted it. (Where
-    bodies have names of their own the row goes first: one that is not found is `ops.find.Lost`.)"""
+    """A row whose body a deletion had removed, or its marker replaced, when a crash interrupted it; a marker
+    that is there is what the index has then. (Where bodies have names of their own the row goes first: one
+    that is not found is `ops.find.Lost`.)"""
     names = stored_names(site, row)
     if not site.atomic or any(_is_there(site, bucket, name, row.version, body=True) for name in names):
         return []
     done.gone += 1
-    return removal(site, row, row.stamp)
+    aside = null_aside(site, bucket, row.key) if row.version == "null" else None
+    meta = None if aside is None else meta_of(bucket, aside)
+    if aside is None or meta is None or not meta.marker:
+        return removal(site, row, row.stamp)
+    stamp = max(aside.stamp, row.stamp + 1)
+    marker = marker_row(bucket, row.key, "null", stamp, meta.modified_ns, meta.acl.owner)
+    return [Put(row=marker, keep=True)]
 
 
 def forget_versions(site: Site, bucket: Bucket, done: Done, resting: Resting | None = None) -> None:

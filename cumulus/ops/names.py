@@ -124,6 +124,14 @@ def own_names(key: str) -> list[str]:
     return [key, odd_name(key)] if is_plain(key) or is_mark(key) else [odd_name(key)]
 
 
+def other_name(key: str, name: str) -> str | None:
+    """What an object of that name may be called besides. A directory's two names are changed by one at a
+    time."""
+    if name != key:
+        return key if is_plain(key) else None
+    return None if is_mark(key) else odd_name(key)
+
+
 def body_name() -> str:
     """A name of its own for one body, in storage that cannot replace in one step. There are 256 directories,
     since file systems limit how much is in one, or list it for a look at one file; names of before have

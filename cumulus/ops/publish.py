@@ -141,7 +141,10 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
             token = ABSENT  # a directory becomes a file of another name
     patient = wait and bool(plan.conditions)
     former = 0 if site.compares else before(site, bucket, meta, row)
-    aside = _null_aside(site, bucket, meta.key)
+    aside = null_aside(site, bucket, meta.key) if site.compares else None
+    left = None  # the marker of a deletion that has not taken what we replace, and cannot any more
+    if aside is not None and token is not ABSENT and is_marker(bucket, aside):
+        left = aside.token
     entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
     entry = only(site, bucket, meta.key, entry)
     if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
@@ -150,7 +153,10 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
 
     def gone() -> list[Change]:
         null = null_beside(site, bucket, meta.key, row)
-        return [*drop_null(site, bucket, null, entry.stamp, aside), *was_removed(site, bucket, row, found)]
+        if null is None and left is not None:
+            site.remove_if(bucket.name, version_name(meta.key, "null"), left)
+        known = None if aside is None else aside.token
+        return [*drop_null(site, bucket, null, entry.stamp, known), *was_removed(site, bucket, row, found)]
 
     _settle(site, plan, bucket, meta, entry, row, gone)
     if bucket.versioning is not Versioning.OFF:
@@ -284,16 +290,23 @@ def null_beside(site: Site, bucket: Bucket, key: str, current: Row | None) -> Ro
     return site.index.lookup(bucket.name, key, "null")
 
 
-def _null_aside(site: Site, bucket: Bucket, key: str) -> Token | None:
-    """What has the name of version "null" beside the key's own, before a new object replaces it."""
-    if bucket.versioning is not Versioning.SUSPENDED or not site.compares:
+def null_aside(site: Site, bucket: Bucket, key: str) -> Entry | None:
+    """Where files are replaced and versioning is suspended: what has the name of version "null" beside the
+    key's own."""
+    if bucket.versioning is not Versioning.SUSPENDED or not site.atomic:
         return None
     try:
-        return site.store.stat(bucket.name, version_name(key, "null")).token
+        return site.store.stat(bucket.name, version_name(key, "null"))
     except NoBucket:
         raise
     except Missing:
         return None
+
+
+def is_marker(bucket: Bucket, entry: Entry) -> bool:
+    """Whether that is a delete marker, as it is stored."""
+    meta = meta_of(bucket, entry)
+    return meta is not None and meta.marker
 
 
 def drop_null(

@@ -21,7 +21,7 @@ from cumulus.ops.names import is_mark, new_version_id
 from cumulus.ops.quota import quota_error
 from cumulus.ops.told import Told
 from cumulus.ops.unhashed import Unhashed
-from cumulus.storage.api import FileStore, Missing
+from cumulus.storage.api import Changed, FileStore, Missing, Token
 
 STRIPES: Final = 512
 HANDS: Final = 7  # beside the thread that a request has: so many steps may share a sync
@@ -159,6 +159,11 @@ class Site:
             self.remove(*due)
             count += 1
         return count
+
+    def remove_if(self, bucket: str, name: str, token: Token) -> None:
+        """Remove a name that may be gone already, or another's by now."""
+        with contextlib.suppress(Missing, Changed):
+            self.store.delete(bucket, name, token)
 
     def remove(self, bucket: str, name: str) -> None:
         """Remove a name that may be gone already."""

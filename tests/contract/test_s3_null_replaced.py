@@ -23,7 +23,7 @@ from cumulus.index.api import Change
 from cumulus.ops import deletes, jobs, publish
 from cumulus.ops.names import version_name
 from cumulus.ops.rows import meta_of
-from cumulus.storage.api import Missing, NoSpace, StorageError
+from cumulus.storage.api import Entry, Missing, NoSpace, StorageError
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_deletion_for_which_there_is_no_room_takes_no_version_null_with_it(
         delete(one, "k")
     before = rows_of(three).keys()
 
-    def full(*_: Any) -> int:
+    def full(*_: Any) -> Entry:
         raise NoSpace("no room")
 
     with monkeypatch.context() as broken:
@@ -92,7 +92,7 @@ def test_a_deletion_for_which_there_is_no_room_takes_no_version_null_with_it(
 
 @pytest.mark.parametrize("all_names", [False, True])
 @pytest.mark.parametrize("null", ["marker", "body"])
-def test_a_deletion_that_storage_refuses_leaves_no_row_of_what_its_marker_has_replaced(
+def test_a_deletion_that_storage_refuses_leaves_what_its_marker_would_have_replaced(
     worlds: list[World], monkeypatch: pytest.MonkeyPatch, null: str, all_names: bool
 ) -> None:
     """`all_names`: its marker cannot be taken back either."""
@@ -105,6 +105,8 @@ def test_a_deletion_that_storage_refuses_leaves_no_row_of_what_its_marker_has_re
     versioning(worlds, "Enabled")
     newer = put(one, "k", b"1")
     versioning(worlds, "Suspended")
+    before = rows_of(three).keys()
+    assert before == {("k", newer), ("k", "null")}
     real = one.store.delete
 
     def refused(bucket: str, name: str, *more: Any) -> int:
@@ -115,8 +117,10 @@ def test_a_deletion_that_storage_refuses_leaves_no_row_of_what_its_marker_has_re
     with monkeypatch.context() as broken:
         broken.setattr(one.store, "delete", refused)
         assert one.ask("DELETE", "/bkt/k").status >= 500
-    assert rows_of(three).keys() == {("k", newer)}
+    assert rows_of(three).keys() == before
     assert {served(world, "k") for world in worlds} == {b"1"}
+    answer = three.ask("GET", "/bkt/k", query={"versionId": "null"})
+    assert (answer.status, answer.body == b"old null") == ((405, False) if null == "marker" else (200, True))
     delete(one, "k")
     assert agree(worlds, "k") is None
 
@@ -126,8 +130,8 @@ def test_a_deletion_that_storage_refuses_leaves_no_row_of_what_its_marker_has_re
 def test_a_deletion_that_is_killed_leaves_no_version_without_a_body(
     worlds: list[World], monkeypatch: pytest.MonkeyPatch, older: bool, by: str
 ) -> None:
-    """Its marker has the place of version "null", of which the index still has a body; `older`: there is one
-    behind that."""
+    """At the moment when its marker was stored in the place of version "null", of which the index still has a
+    body; `older`: there is one behind that."""
     one, two, three = worlds
     if older:
         put(one, "k", b"v0")
@@ -137,11 +141,14 @@ def test_a_deletion_that_is_killed_leaves_no_version_without_a_body(
     newer = put(one, "k", b"1")
     versioning(worlds, "Suspended")
 
-    def killed(*_: Any) -> int:
+    real = deletes._store_marker
+
+    def killed(*words: Any) -> Entry:
+        real(*words)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killing:
-        killing.setattr(one.store, "delete", killed)
+        killing.setattr(deletes, "_store_marker", killed)
         with pytest.raises(KeyboardInterrupt):
             one.ask("DELETE", "/bkt/k")
     if by == "scan":
@@ -156,8 +163,10 @@ def test_a_deletion_that_is_killed_leaves_no_version_without_a_body(
         return
     delete(two, "k", newer)
     scan(two)
-    assert {served(world, "k") for world in worlds} == {b"v0" if older else None}
-    assert [row.key for row in three.index.page("bkt", limit=9).rows] == (["k"] if older else [])
+    assert {served(world, "k") for world in worlds} == {None}  # the deletion has taken place
+    assert [row.key for row in three.index.page("bkt", limit=9).rows] == []
+    row = three.index.lookup("bkt", "k", "null")
+    assert row is not None and row.marker and row.latest
 
 
 @pytest.mark.parametrize("behind_ns", [0, 5 * 10**7])
@@ -173,7 +182,7 @@ def test_an_upload_over_a_marker_null_leaves_the_marker_of_a_deletion_that_comes
     stored_it, go_on = threading.Event(), threading.Event()
     store_marker, drop_aside = deletes._store_marker, publish._drop_aside
 
-    def held_marker(*words: Any) -> int:
+    def held_marker(*words: Any) -> Entry:
         clock = SimpleNamespace(time_ns=lambda: time.time_ns() - behind_ns, monotonic=time.monotonic)
         with monkeypatch.context() as behind:
             behind.setattr(posix_publish, "time", clock)

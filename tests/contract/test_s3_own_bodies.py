@@ -21,7 +21,7 @@ from cumulus.index.keys import stripe_of
 from cumulus.ops import deletes, told
 from cumulus.ops.jobs import Done, Jobs, forget_versions, rescan
 from cumulus.ops.names import BODIES, PARTS
-from cumulus.storage.api import NoSpace
+from cumulus.storage.api import Entry, NoSpace
 
 
 @pytest.fixture(params=["memory"])
@@ -427,7 +427,7 @@ def test_a_marker_null_replaces_the_version_null_in_one_step(
     assert before == ([404, 405] if null == "marker" else [200, 200])
     during: list[list[object]] = []
 
-    def store_marker(*words: Any) -> int:
+    def store_marker(*words: Any) -> Entry:
         during.append(seen())
         if len(during) == 1:
             raise NoSpace("no room")

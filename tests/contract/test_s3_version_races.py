@@ -243,7 +243,7 @@ def test_a_deletion_covers_what_another_process_makes_current(
         answer = two.ask("DELETE", f"/bkt/{key}")
         markers.append(answer.headers["x-amz-version-id"])
 
-    def held(*words: Any) -> int:
+    def held(*words: Any) -> Entry:
         found_nothing.set()
         assert go_on.wait(20)
         return store_marker(*words)

@@ -250,7 +250,7 @@ def test_a_deletion_leaves_what_is_put_after_what_it_is_about(
     etag = one.ask("HEAD", "/bkt/k").headers["etag"]
     real = deletes._store_marker
 
-    def store_marker(*words: Any) -> int:
+    def store_marker(*words: Any) -> Entry:
         stamp = real(*words)
         put(two, "k", b"brand new")
         return stamp
@@ -271,7 +271,7 @@ def test_what_is_put_while_a_marker_is_stored_is_listed_if_it_is_served(
     versioning(worlds, status)
     real = deletes._store_marker
 
-    def store_marker(*words: Any) -> int:
+    def store_marker(*words: Any) -> Entry:
         put(two, "k", b"1")
         return real(*words)
 
@@ -373,7 +373,7 @@ def test_a_deletion_of_a_key_that_only_the_index_leads_to_holds(
     stored_it, go_on = threading.Event(), threading.Event()
     store_marker, copy_body = deletes._store_marker, one.store.copy
 
-    def held_marker(*words: Any) -> int:
+    def held_marker(*words: Any) -> Entry:
         stamp = store_marker(*words)
         stored_it.set()
         assert go_on.wait(WAIT_S)
