@@ -277,6 +277,8 @@ class SlaveCalls:
         )
         self._errands.poke(node.id)  # an outdated copy may have to go
         self._hub.feed(CopyEnded(request.task))
+        if task is None:  # it was given up, and may be one too many
+            self._hub.look(path)
         return Ok()
 
     async def adopted(self, request: slave.Adopted, caller: Caller) -> Ok:

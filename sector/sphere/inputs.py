@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sector.client.cloud import CloudClient
-from sector.errors import NotFound, SectorError, Unavailable, UsageError
+from sector.errors import Busy, NotFound, SectorError, TimedOut, Unavailable, Unreachable, UsageError
 from sector.model import FileInfo, Version, check_path
 from sector.sphere import plan, records
 from sector.sphere.plan import Plan, Segment, Source, Span
 from sector.sphere.records import Offsets
 from sector.sphere.stream import KnownFile, SphereStream, data_files, fixed_part, matches
+from sector.wire.files import Stat
 
 
 async def find_files(client: CloudClient, stream: SphereStream) -> list[KnownFile]:
@@ -127,15 +129,26 @@ def _map_thd(local: str) -> Any:
     return np.memmap(local, dtype=records.OFFSET, mode="r")
 
 
-async def look_again(client: CloudClient, work: Plan, segment: int, error: SectorError) -> bool:
-    """After an error that names the input of a segment: whether the very same content has come to other
-    slaves since the job knows it, as a copy, say, that was made where another one went. They are asked, too,
-    from now on."""
+def is_astray(work: Plan, segment: int, here: AbstractSet[str]) -> bool:
+    """Whether of some input of a segment none of the slaves that are known to have it is among these."""
+    sources = [span.source for span in work.segments[segment].spans]
+    known = [source.holders for source in sources] + [source.index[2] for source in sources if source.index]
+    return any(holders and here.isdisjoint(holders) for holders in known)
+
+
+async def look_again(
+    client: CloudClient, work: Plan, segment: int, error: SectorError | None = None, patience_s: float = 0.0
+) -> bool | None:
+    """Whether the very same content of a segment's input has come to other slaves since the job knows it, as
+    a copy, say, that was made where another one went. They are asked, too, from now on. `error`: only if it
+    names such an input. None: for so long the master could not be asked."""
     known = work.segments[segment]
-    if not any(span.source.path in error.message for span in known.spans):
+    if error is not None and not any(span.source.path in error.message for span in known.spans):
         return False
     try:
-        spans = [replace(span, source=await _now(client, span.source)) for span in known.spans]
+        spans = [replace(span, source=await _now(client, span.source, patience_s)) for span in known.spans]
+    except (Busy, Unavailable, Unreachable, TimedOut):
+        return None
     except SectorError:
         return False
     found = replace(known, spans=tuple(spans))
@@ -143,20 +156,20 @@ async def look_again(client: CloudClient, work: Plan, segment: int, error: Secto
     return found != known
 
 
-async def _now(client: CloudClient, source: Source) -> Source:
+async def _now(client: CloudClient, source: Source, patience_s: float) -> Source:
     """The source with all holders of its content, new ones first. Raises `NotFound` and others."""
-    holders = await _holders(client, source.path, source.version, source.holders)
+    holders = await _holders(client, source.path, source.version, source.holders, patience_s)
     index = source.index
     if index is not None:
         path = records.index_path(source.path)
-        index = (*index[:2], await _holders(client, path, index[0], index[2]))
+        index = (*index[:2], await _holders(client, path, index[0], index[2], patience_s))
     return replace(source, holders=holders, index=index)
 
 
 async def _holders(
-    client: CloudClient, path: str, version: Version, known: tuple[str, ...]
+    client: CloudClient, path: str, version: Version, known: tuple[str, ...], patience_s: float
 ) -> tuple[str, ...]:
-    info = await client.stat(path)
+    info: FileInfo = (await client.call(Stat(path), patience_s=patience_s)).info
     if (info.kind, info.version) != ("file", version):
         raise NotFound(f"{path} is not what it was")
     return (*(node for node in info.replicas if node not in known), *known)

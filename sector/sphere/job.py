@@ -22,7 +22,7 @@ from sector.clock import pause
 from sector.errors import SectorError
 from sector.model import check_prefix
 from sector.sphere import job_request
-from sector.sphere.inputs import find_files, look_again, make_segments
+from sector.sphere.inputs import find_files, is_astray, look_again, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import LOST, UNFIT, Nodes, is_silence
 from sector.sphere.job_output import JobOutput
@@ -56,8 +56,8 @@ RUN_S = 7 * 24 * 3600.0
 SILENCE_S = 15.0
 TICK_S, STOOD_S = 1.0, 3.0  # a tick that is so late: we stood still, and have not read what we were told
 GONE_S = 20.0
-JOIN_EVERY_S = 2.0
-SEEK_EVERY_S = 10.0
+MASTER_S = 60.0  # for which the master is asked where an input is
+JOIN_EVERY_S, SEEK_EVERY_S = 2.0, 10.0
 
 
 class JobDriver:
@@ -308,9 +308,8 @@ class JobDriver:
                     self.spawn(self._stop(effect))
                 case Finished():
                     self._notify()
-                case Failed():
-                    if not effect.user_error:
-                        self._fail(errors.JobFailed(f"job {self.id}: {effect.why}"))
+                case Failed() if not effect.user_error:
+                    self._fail(errors.JobFailed(f"job {self.id}: {effect.why}"))
         self._notify()
 
     async def _stop(self, effect: Stop) -> None:
@@ -326,11 +325,12 @@ class JobDriver:
         def heard(percent: int) -> None:
             plan.progress(segment, attempt, node, percent / 100, self.clock.seconds())
 
-        here_now = (segment, attempt, node)
-        answered = False
+        here_now, answered = (segment, attempt, node), False
         self._local.add(here_now)
         try:
             await self.nodes.ship(node)
+            if is_astray(plan, segment, self.nodes.names_up):
+                await look_again(self.client, plan, segment)
             self._local.discard(here_now)
             heard(0)
             request = self._request(segment, attempt)
@@ -348,7 +348,7 @@ class JobDriver:
                 self.node_trouble(node)
             else:
                 self.spawn(self.rejoin())
-            if await look_again(self.client, plan, segment, error):
+            if await self._look_again(plan, here_now, error):
                 return self.do(plan.refused(segment, attempt, node, 0.0, self.clock.seconds()))
             why = f"{error.message} ({error.hint})" if error.hint else error.message
             self.do(plan.lost(segment, attempt, node, why, self.clock.seconds()))
@@ -360,8 +360,10 @@ class JobDriver:
                 return
             elif isinstance(error, UNFIT) and not answered:  # else it is our own disk
                 self.leave_out(node, error)
-            elif await look_again(self.client, plan, segment, error):
+            elif found := await self._look_again(plan, here_now, error):
                 self.do(plan.refused(segment, attempt, node, 0.0, self.clock.seconds()))
+            elif found is None:
+                self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
             elif plan.runs(*here_now):
                 self._fail(error)
         else:
@@ -371,6 +373,10 @@ class JobDriver:
                 self.do(plan.user_error(segment, attempt, node, "", self.clock.seconds()))
         finally:
             self._local.discard(here_now)
+
+    async def _look_again(self, plan: Plan, run: tuple[int, int, str], error: SectorError) -> bool | None:
+        self._local.add(run)  # it is the master that we wait for
+        return await look_again(self.client, plan, run[0], error, MASTER_S)
 
     def _request(self, segment: int, attempt: int) -> SegmentRun:
         assert self.plan is not None
@@ -460,7 +466,7 @@ class JobDriver:
             return
         finally:
             self._joining = False
-        before = {name for name, link in self.nodes.links.items() if link.up}
+        before = self.nodes.names_up
         for node, fresh, renewed in await self.nodes.take(started.nodes):
             if fresh and self.book is not None:
                 self.book.lose_results(node)
@@ -483,10 +489,9 @@ class JobDriver:
             if link.up:
                 self.nodes.mark_lost(name)
                 self.do(self.plan.node_lost(name, now))
-            if self.book is not None and (left_out or now - link.lost_at >= GONE_S):
-                others = [other.info.node for other in self.nodes.up]
-                if others:
-                    self.book.lose_node(name, others)
+            gone = left_out or now - link.lost_at >= GONE_S
+            if self.book is not None and gone and self.nodes.up:
+                self.book.lose_node(name, [other.info.node for other in self.nodes.up])
 
     async def ask_ledger(self, node: str) -> None:
         assert self.nodes is not None
@@ -552,12 +557,8 @@ class JobDriver:
         try:
             await self._report(state, why)
         except SectorError as error:
-            log.warn(
-                "the master was not told that job {job} is {state}: {why}",
-                job=self.id,
-                state=state,
-                why=error.message,
-            )
+            told = f"the master was not told that job {self.id} is {state}"
+            log.warn("{told}: {why}", told=told, why=error.message)
 
     # -- small things ----------------------------------------------------------------------------
     def spawn(self, work: Any) -> Deferred[Any]:

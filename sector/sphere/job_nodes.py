@@ -114,6 +114,11 @@ class Nodes:
         """Slaves in use, by name."""
         return [self.links[name] for name in sorted(self.links) if self.links[name].up]
 
+    @property
+    def names_up(self) -> set[str]:
+        """Their names."""
+        return {link.info.node for link in self.up}
+
     async def take(self, infos: list[SpeNode]) -> list[tuple[str, bool, bool]]:
         """What the master says now: (node, whether it is new or restarted, whether it knows this client by
         another session now, so that what it was asked before is not answered) for each that is not left out.

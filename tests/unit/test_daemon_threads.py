@@ -42,6 +42,8 @@ run_service(SimpleNamespace(log=LogSection()), make, name="x")
 
 def test_a_service_has_all_its_threads_from_its_start() -> None:
     """What runs at the same time later adds none."""
-    done = subprocess.run([sys.executable, "-c", SERVICE], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SERVICE], capture_output=True, text=True, timeout=60, check=True
+    )
     first, later = done.stdout.split()
     assert first == later, done.stderr
