@@ -41,6 +41,7 @@ class _Lane:
         self._most = connections + waiting
         self._inside = 0
         self._idle: list[tuple[float, TlsCaller]] = []
+        self._timer: Any = None
         self._stopped = False
 
     async def call(self, request: Request) -> Any:
@@ -74,9 +75,13 @@ class _Lane:
             self._give_up_stale()
 
     def _give_up_stale(self) -> None:
-        """Close what nobody needed for FRESH_S (the last returned is the first taken: the rest ages)."""
+        """Close what nobody needed for FRESH_S (the last returned is the first taken: the rest ages), also
+        when no request comes any more."""
         while self._idle and self._clock.seconds() - self._idle[0][0] >= FRESH_S:
             self._idle.pop(0)[1].close()
+        if self._idle and (self._timer is None or not self._timer.active()):
+            left_s = FRESH_S - (self._clock.seconds() - self._idle[0][0])
+            self._timer = self._clock.callLater(left_s, self._give_up_stale)
 
     async def _caller(self, fresh: bool = False) -> tuple[TlsCaller, bool]:
         while self._idle:
@@ -89,6 +94,8 @@ class _Lane:
     def stop(self) -> None:
         """Close what is idle now, and what will be."""
         self._stopped = True
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
         for _, caller in self._idle:
             caller.close()
         self._idle.clear()
