@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.current import show, tell_removal
 from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
+from cumulus.ops.markers import Store, store_over, take_back, with_room
 from cumulus.ops.names import VERSIONS, is_plain, odd_name, other_name, version_name
 from cumulus.ops.publish import (
     PATIENCE,
@@ -49,7 +50,6 @@ from cumulus.storage.api import (
 )
 
 TRIES: Final = 32
-T = TypeVar("T")
 Due = Callable[[ObjectMeta], bool]  # whether a rule still takes what has that record
 
 
@@ -76,18 +76,7 @@ def delete_current(
         with site.lock(bucket.name, key) if site.has_two_names(key) else nullcontext():
             _remove_plain(site, bucket, key, None)
         return Deleted()
-    return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions, due))
-
-
-def _with_room(site: Site, act: Callable[[], T]) -> T:
-    """What a removal has to write, also when there is no room but what was set aside. Raises what it
-    raises."""
-    while True:
-        try:
-            return act()
-        except NoSpace:
-            if not site.store.make_room():
-                raise
+    return with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions, due))
 
 
 def _delete_locked(
@@ -189,8 +178,18 @@ def _mark(
     def store(if_token: IfToken) -> Entry:
         return _store_marker(site, bucket, key, version, owner, now, if_token)
 
-    stamp = store(None).stamp if found is None or not site.atomic else _hide(site, bucket, found, row, store)
-    for former in (row, null):
+    stored: Entry | None = None  # which something that was put since may have made needless
+    if found is None or not site.atomic:
+        stamp = store(None).stamp
+    else:
+        hidden = _hide(site, bucket, found, row, store)
+        if hidden is None:
+            return Deleted(version, marker=True)
+        stamp, stored = hidden
+    own = None  # what has lost its name may have got tags since
+    if found is not None and stored is not None:
+        own = site.index.lookup(bucket.name, key, found.meta.version)
+    for former in (row, null, own):
         if former is not None:
             stamp = max(stamp, former.stamp + 1)
     marker = marker_row(bucket, key, version, stamp, now, owner)
@@ -200,25 +199,29 @@ def _mark(
         site.discard(bucket.name, row.name, row.size)
     if site.atomic:
         _cover(site, bucket, marker, since, null=null)
+    if stored is not None:
+        there = site.index.lookup(bucket.name, key, version)
+        if there is not None and not there.marker and (null is None or not _is_same(there, null)):
+            site.remove_if(bucket.name, stored.name, stored.token)
     return Deleted(version, marker=True)
 
 
 def _hide(
-    site: Site, bucket: Bucket, found: Found, row: Row | None, store: Callable[[IfToken], Entry]
-) -> int:
+    site: Site, bucket: Bucket, found: Found, row: Row | None, store: Store
+) -> tuple[int, Entry | None] | None:
     """The marker that `store` stores takes the place of what was found, where files are replaced; the later
     of the two stamps. It is stored before the object goes, unless that would destroy the body of a version
-    "null", whose name it gets, before the deletion can be refused no more. Raises `Changed`, and storage
-    errors: all is as it was."""
+    "null", whose name it gets, before the deletion can be refused no more: then as `store_over`. Raises
+    `Changed`, and storage errors: all is as it was."""
     keep = keeps(bucket, found)
     token = keep_version(site, bucket, found, row) if keep else found.entry.token
     if found.entry.name.startswith(VERSIONS):
-        return store(None if keep else token).stamp
+        return store(None if keep else token).stamp, None
     aside = null_aside(site, bucket, found.meta.key)
     null = None if aside is None else meta_of(bucket, aside)
     if aside is not None and null is not None and not null.marker:
         if keep or null.modified_ns == found.meta.modified_ns:
-            return _hide_after(site, bucket, found, token, store)
+            return _hide_after(site, bucket, found, aside, token, store)
         site.remove_if(bucket.name, aside.name, aside.token)  # what was found has replaced it
         aside = None
     expected: IfToken = None if aside is None else aside.token
@@ -226,32 +229,19 @@ def _hide(
         expected = ABSENT
     marker = store(expected)
     try:
-        return max(marker.stamp, site.store.delete(bucket.name, found.entry.name, token))
+        return max(marker.stamp, site.store.delete(bucket.name, found.entry.name, token)), None
     except (Missing, Changed) as error:
-        _take_back(site, bucket, marker, aside)
+        take_back(site, bucket, marker, aside)
         raise Changed(str(error)) from error
     except StorageError:  # the object stays, so nothing may say that it is deleted
         with suppress(StorageError):
-            _with_room(site, lambda: _take_back(site, bucket, marker, aside))
+            with_room(site, lambda: take_back(site, bucket, marker, aside))
         raise
 
 
-def _take_back(site: Site, bucket: Bucket, marker: Entry, former: Entry | None) -> None:
-    """A marker of ours goes, if it is there still; the marker that it has replaced comes back."""
-    if former is None or former.meta is None:
-        site.remove_if(bucket.name, marker.name, marker.token)
-        return
-    stream = site.store.open_write(bucket.name, marker.name, 0)
-    try:
-        with suppress(Changed):
-            stream.commit(former.meta, marker.token)
-    finally:
-        stream.close()
-
-
 def _hide_after(
-    site: Site, bucket: Bucket, found: Found, token: Token, store: Callable[[IfToken], Entry]
-) -> int:
+    site: Site, bucket: Bucket, found: Found, aside: Entry, token: Token, store: Store
+) -> tuple[int, Entry] | None:
     """`_hide` of what has a second name as an older version: by that it is served until the marker is stored,
     also after a crash."""
     try:
@@ -262,7 +252,7 @@ def _hide_after(
         _put_back(site, bucket, found)
         raise
     try:
-        return max(gone, _with_room(site, lambda: store(None)).stamp)
+        return with_room(site, lambda: store_over(site, bucket, found, aside, gone, store))
     except StorageError:
         _put_back(site, bucket, found)
         raise
@@ -274,7 +264,7 @@ def _put_back(site: Site, bucket: Bucket, found: Found) -> None:
     marker when the object has its name."""
     key, version, name = found.meta.key, found.meta.version, found.entry.name
     with suppress(StorageError, IndexFailure, S3Error):
-        entry = _with_room(site, lambda: site.store.link(bucket.name, version_name(key, version), name))
+        entry = with_room(site, lambda: site.store.link(bucket.name, version_name(key, version), name))
         newest = site.index.lookup(bucket.name, key)
         if newest is None or not newest.marker:
             return
@@ -578,6 +568,6 @@ def _bring_back(site: Site, bucket: Bucket, name: str, key: str, stream: ObjectS
     except NoSpace:
         kept = stream.entry.name
     try:
-        return _with_room(site, lambda: site.store.link(bucket.name, kept, name))
+        return with_room(site, lambda: site.store.link(bucket.name, kept, name))
     except Taken as error:
         raise Changed(str(error)) from error

@@ -254,25 +254,52 @@ def test_a_version_null_that_becomes_current_while_a_marker_replaces_it_is_delet
     assert {name: row.marker for name, row in rows_of(two).items()} == {("k", "null"): True}
 
 
+@pytest.mark.parametrize("key", ["k", "odd//key"])
 @pytest.mark.parametrize("condition", [False, True])
 def test_what_is_put_while_a_deletion_is_under_way_stays_if_it_is_told(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch, condition: bool
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, condition: bool, key: str
 ) -> None:
     """It replaces the version "null" before the marker could."""
     one, two, _ = worlds
-    prepare(worlds, "k")
-    etag = one.ask("HEAD", "/bkt/k").headers["etag"]
+    prepare(worlds, key)
+    etag = one.ask("HEAD", f"/bkt/{key}").headers["etag"]
     real, began = deletes._store_marker, []
 
     def store_marker(*words: Any) -> Entry:
         if not began:
             began.append(True)
-            put(two, "k", b"brand new")
+            put(two, key, b"brand new")
         return real(*words)
 
     monkeypatch.setattr(deletes, "_store_marker", store_marker)
-    delete(one, "k", **({"If-Match": etag} if condition else {}))
-    assert began and agree(worlds, "k") == b"brand new"
+    delete(one, key, **({"If-Match": etag} if condition else {}))
+    assert began and agree(worlds, key) == b"brand new"
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+@pytest.mark.parametrize("change", ["removal", "tags"])
+def test_a_deletion_holds_beside_a_change_of_the_version_null(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, key: str, change: str
+) -> None:
+    """Which its marker was to replace: when the object has lost its name."""
+    one, two, _ = worlds
+    prepare(worlds, key)
+    etag = one.ask("HEAD", f"/bkt/{key}").headers["etag"]
+    real, began = deletes._store_marker, []
+
+    def store_marker(*words: Any) -> Entry:
+        if not began:
+            began.append(True)
+            if change == "removal":
+                delete(two, key, "null")
+            else:
+                query = {"tagging": "", "versionId": "null"}
+                assert two.ask("PUT", f"/bkt/{key}", TAGS, query=query).status == 200
+        return real(*words)
+
+    monkeypatch.setattr(deletes, "_store_marker", store_marker)
+    delete(one, key, **{"If-Match": etag})
+    assert began and agree(worlds, key) is None
 
 
 def test_a_scan_beside_a_deletion_destroys_no_version_null(
