@@ -408,8 +408,9 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
 def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectMeta, over: set[str]) -> bool:
     """Whether that is a delete marker of which the index knows nothing, beside the older object that it
     should have hidden: a crash has interrupted the deletion, or the disk has refused it, and nobody was told
-    that it was done. The object is served, so it stays listed. Where bodies have names of their own the index
-    alone can tell: by the version of that id, "null", if its body is there, and not among what is `over`."""
+    that it was done. The object is served, so it stays listed; one of the same id, "null", also if it came
+    after the marker, which has not taken it. Where bodies have names of their own the index alone can tell:
+    by the version of that id, if its body is there, and not among what is `over`."""
     if not marker.marker:
         return False
     row = index.lookup(bucket.name, marker.key, marker.version)
@@ -427,7 +428,9 @@ def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectM
             continue
         except Forbidden:  # its row comes by itself, and is the current one if it came later
             continue
-        if meta is not None and meta.key == marker.key and meta.modified_ns <= marker.modified_ns:
+        if meta is None or meta.key != marker.key:
+            continue
+        if meta.version == marker.version or meta.modified_ns <= marker.modified_ns:
             return not meta.marker
     return False
 

@@ -234,7 +234,7 @@ def _hide(
         take_back(site, bucket, marker, aside)
         raise Changed(str(error)) from error
     except StorageError:  # the object stays, so nothing may say that it is deleted
-        with suppress(StorageError):
+        with suppress(StorageError, IndexFailure):
             with_room(site, lambda: take_back(site, bucket, marker, aside))
         raise
 

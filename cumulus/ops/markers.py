@@ -31,8 +31,11 @@ def with_room(site: Site, act: Callable[[], T]) -> T:
 
 
 def take_back(site: Site, bucket: Bucket, marker: Entry, former: Entry | None) -> None:
-    """A marker of ours goes, if it is there still; the marker that it has replaced comes back."""
-    if former is None or former.meta is None:
+    """A marker of ours goes, if it is there still; the marker that it has replaced comes back, unless the
+    index has an object in that one's place by now."""
+    meta = None if former is None else meta_of(bucket, former)
+    row = None if meta is None else site.index.lookup(bucket.name, meta.key, meta.version)
+    if former is None or former.meta is None or (row is not None and not row.marker):
         site.remove_if(bucket.name, marker.name, marker.token)
         return
     stream = site.store.open_write(bucket.name, marker.name, 0)

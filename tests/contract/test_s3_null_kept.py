@@ -23,7 +23,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Index
 from cumulus.index.registry import make_index
 from cumulus.model import ObjectMeta
-from cumulus.ops import deletes, jobs
+from cumulus.ops import deletes, jobs, publish
 from cumulus.ops.names import VERSIONS, version_name
 from cumulus.ops.rows import meta_of
 from cumulus.storage.api import Entry, Missing, NoSpace, StorageError
@@ -217,6 +217,46 @@ def test_the_marker_null_before_one_that_is_taken_back_is_there_again(
     assert served(two, "k") == NEW and marker() == before
     delete(one, "k")
     assert agree(worlds, "k") is None
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+def test_what_is_put_beside_a_deletion_that_takes_its_marker_back_outlives_a_rebuild(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """It has seen the marker "null" before the one of the deletion, which is refused since it has come."""
+    one, two, three = worlds
+    prepare(worlds, key, null="marker")
+    etag = one.ask("HEAD", f"/bkt/{key}").headers["etag"]
+    seen, go_on = threading.Event(), threading.Event()
+    place = publish._place
+
+    def held(*words: Any) -> Entry:
+        seen.set()
+        assert go_on.wait(WAIT_S)
+        return place(*words)
+
+    monkeypatch.setattr(publish, "_place", held)
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(put, two, key, b"brand new")
+        assert seen.wait(WAIT_S)
+
+        def end() -> None:
+            go_on.set()
+            putting.result()
+
+        began = beside(monkeypatch, one, end)
+        assert one.ask("DELETE", f"/bkt/{key}", headers={"If-Match": etag}).status == 412
+    assert began and {served(world, key) for world in worlds} == {b"brand new"}
+    for lost in (False, True):
+        index = make_index("sqlite://", directory=one.people)[0] if lost else three.index
+        bucket = two.site.bucket("bkt")
+        if lost:
+            index.add_bucket(bucket)
+        doctor.rebuild(index, two.store, bucket)
+        assert rows_in(index, key)["null"] == (False, True)
+        if lost:
+            index.close()
+    assert agree(worlds, key) == b"brand new"
 
 
 # beside others --------------------------------------------------------------------------------------------
