@@ -220,9 +220,11 @@ def _hide(
     aside = null_aside(site, bucket, found.meta.key)
     null = None if aside is None else meta_of(bucket, aside)
     if aside is not None and null is not None and not null.marker:
-        if keep or null.modified_ns == found.meta.modified_ns:
+        if keep or aside.token == found.entry.token:
             return _hide_after(site, bucket, found, aside, token, store)
-        site.remove_if(bucket.name, aside.name, aside.token)  # what was found has replaced it
+        if null.modified_ns == found.meta.modified_ns:
+            _check_there(site, bucket, found)
+        site.remove_if(bucket.name, aside.name, aside.token)  # what was found has replaced it, or is its copy
         aside = None
     expected: IfToken = None if aside is None else aside.token
     if aside is None and bucket.versioning is Versioning.SUSPENDED:
@@ -237,6 +239,19 @@ def _hide(
         with suppress(StorageError, IndexFailure):
             with_room(site, lambda: take_back(site, bucket, marker, aside))
         raise
+
+
+def _check_there(site: Site, bucket: Bucket, found: Found) -> None:
+    """What was found has its name still, so what is its equal is another file, and not all there is of it.
+    Raises `Changed`."""
+    try:
+        if site.store.stat(bucket.name, found.entry.name).token == found.entry.token:
+            return
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        pass
+    raise Changed(f"{found.entry.name!r} was replaced")
 
 
 def _hide_after(

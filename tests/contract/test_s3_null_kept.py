@@ -186,6 +186,61 @@ def test_a_deletion_beside_one_that_fails_holds(
     assert failed and agree(worlds, key) is None
 
 
+def test_a_deletion_that_fails_leaves_the_version_null_that_is_just_made_current(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the removal of the newest version, which has copied it, and takes the older name away at last."""
+    one, two, _ = worlds
+    newest, null = prepare(worlds, "k"), version_name("k", "null")
+    held, go_on = threading.Event(), threading.Event()
+    real = two.store.delete
+
+    def remove(bucket: str, name: str, *more: Any) -> int:
+        if name == null:
+            held.set()
+            assert go_on.wait(WAIT_S)
+        return real(bucket, name, *more)
+
+    monkeypatch.setattr(two.store, "delete", remove)
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as broken:
+        removing = pool.submit(delete, two, "k", newest)
+        assert held.wait(WAIT_S)
+
+        def fails(*_: Any) -> Entry:
+            go_on.set()
+            removing.result()
+            raise StorageError("the disk")
+
+        broken.setattr(deletes, "_store_marker", fails)
+        assert one.ask("DELETE", "/bkt/k").status >= 500
+    assert removing.done() and null_of(two, "k") == OLD
+    assert agree(worlds, "k") == OLD
+    delete(one, "k")
+    assert agree(worlds, "k") is None
+
+
+def test_a_deletion_takes_no_older_version_for_the_copy_of_what_it_has_found(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version "null" becomes one after it was found, with versioning enabled again."""
+    one, two, _ = worlds
+    prepare(worlds, "k", null="current")
+    real, began = deletes.null_aside, []
+
+    def aside(*words: Any) -> Entry | None:
+        if not began:
+            began.append(True)
+            versioning(worlds[1:], "Enabled")
+            put(two, "k", NEW)
+        return real(*words)
+
+    monkeypatch.setattr(deletes, "null_aside", aside)
+    etag = one.ask("HEAD", "/bkt/k").headers["etag"]
+    assert one.ask("DELETE", "/bkt/k", headers={"If-Match": etag}).status == 412
+    assert began and null_of(two, "k") == OLD
+    assert agree(worlds, "k") == NEW and len(rows_of(two)) == 2
+
+
 @pytest.mark.parametrize("null", ["marker", "none"])
 def test_the_marker_null_before_one_that_is_taken_back_is_there_again(
     worlds: list[World], monkeypatch: pytest.MonkeyPatch, null: str
