@@ -156,6 +156,8 @@ class SlaveCalls:
     async def _part(self, request: slave.Report, current: _Report, rebuild: bool) -> slave.ReportReply:
         node_id, number, now = request.slave_id, current.number, self._hub.wall()
         beside = rebuild and self._hub.state != REBUILDING
+        tasks = self._hub.core.replicator.tasks.values()
+        coming = {(task.path, task.version) for task in tasks if task.target == node_id}
 
         def merge(tx: SqlTx) -> tuple[slave.ReportReply, reconcile.Merged, int]:
             if beside:
@@ -164,7 +166,9 @@ class SlaveCalls:
             if rebuild:
                 for directory in request.directories:
                     reconcile.merge_directory(tx, directory, now)
-            merged = reconcile.merge_part(tx, node_id, number, request.files, now, rebuild, self._here)
+            merged = reconcile.merge_part(
+                tx, node_id, number, request.files, now, rebuild, self._here, coming
+            )
             verdicts = (
                 {}
                 if rebuild
