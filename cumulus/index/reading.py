@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from cumulus.index import listing, objects
-from cumulus.index.api import Index, Lines, Page, Row
+from cumulus.index import listing, objects, uploads
+from cumulus.index.api import Index, Lines, Page, Row, Upload
 from cumulus.index.keys import FileKeys
 from cumulus.index.readers import Readers
 from cumulus.index.revision import BUSY_MS
+from cumulus.model import Part
 
 AT_ONCE: Final = 64  # keys of one statement
 
@@ -92,6 +93,23 @@ class RowReader:
                 limit=limit,
             )
 
+    def upload(self, bucket: str, key: str, id: str) -> Upload | None:
+        """An upload in progress."""
+        with self._readers.run() as run:
+            return uploads.get(run, bucket, key, id)
+
+    def uploads(
+        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
+    ) -> list[Upload]:
+        """Those in progress, in order of key, creation, id."""
+        with self._readers.run() as run:
+            return uploads.page(run, bucket, prefix, after, after_id, limit)
+
+    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
+        """In order of their numbers."""
+        with self._readers.run() as run:
+            return uploads.parts(run, upload_id, after, limit)
+
     def close(self) -> None:
         """Close the connections."""
         self._readers.close()
@@ -155,3 +173,14 @@ class RowsIndex(Index):
             delimiter=delimiter,
             limit=limit,
         )
+
+    def upload(self, bucket: str, key: str, id: str) -> Upload | None:
+        return self._rows.upload(bucket, key, id)
+
+    def uploads(
+        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
+    ) -> list[Upload]:
+        return self._rows.uploads(bucket, prefix=prefix, after=after, after_id=after_id, limit=limit)
+
+    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
+        return self._rows.parts(upload_id, after=after, limit=limit)

@@ -1,5 +1,5 @@
 """Index and users for a worker process: the same interfaces, answered by the head over a Unix socket, but for
-rows of objects, which are read from the database (decision 0126).
+rows of objects, uploads and parts, which are read from the database (decision 0126).
 
 When the head goes away, calls raise `Away`; the next call connects again.
 """
@@ -110,7 +110,7 @@ class RemoteDirectory(Directory):
 
 
 class RemoteIndex(RowsIndex):
-    """The index by a link; objects are looked up and listed by `rows`. `close` closes both."""
+    """The index by a link; objects and uploads are looked up and listed by `rows`. `close` closes both."""
 
     together = True
     lag_s = FRESH_S  # the head knows its own changes at once
@@ -263,22 +263,8 @@ class RemoteIndex(RowsIndex):
     def set_upload(self, upload: Upload) -> None:
         self._link.call("set_upload", upload)
 
-    def upload(self, bucket: str, key: str, id: str) -> Upload | None:
-        found: Upload | None = self._link.call("upload", bucket, key, id)
-        return found
-
-    def uploads(
-        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
-    ) -> list[Upload]:
-        found: list[Upload] = self._link.call("uploads", bucket, prefix, after, after_id, limit)
-        return found
-
     def put_part(self, upload_id: str, part: Part, reservation: Reservation | None) -> int:
         return int(self._link.call("put_part", upload_id, part, reservation))
-
-    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
-        found: list[Part] = self._link.call("parts", upload_id, after, limit)
-        return found
 
     def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
         return bool(self._link.call("claim_upload", upload_id, claimant, life_s))

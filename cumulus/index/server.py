@@ -336,11 +336,6 @@ class _Session:
         if name == "join":
             self._slot = index.tide.join()
             return self._slot
-        if name == "uploads":
-            bucket, prefix, after, after_id, limit = arguments
-            return index.uploads(bucket, prefix=prefix, after=after, after_id=after_id, limit=limit)
-        if name == "parts":
-            return index.parts(arguments[0], after=arguments[1], limit=arguments[2])
         if name in ("reserve", "reserve_all", "grow", "release", "put_part", "drop_upload"):
             return self._ledger(name, arguments)
         if name == "claim_upload":

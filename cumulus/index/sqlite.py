@@ -417,26 +417,12 @@ class SqliteIndex(RowsIndex):
     def set_upload(self, upload: Upload) -> None:
         self._writer.do(lambda tx: uploads.renew(tx.run, upload))
 
-    def upload(self, bucket: str, key: str, id: str) -> Upload | None:
-        with self._readers.run() as run:
-            return uploads.get(run, bucket, key, id)
-
-    def uploads(
-        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
-    ) -> list[Upload]:
-        with self._readers.run() as run:
-            return uploads.page(run, bucket, prefix, after, after_id, limit)
-
     def put_part(self, upload_id: str, part: Part, reservation: Reservation | None) -> int:
         def work(tx: Tx) -> int:
             self._settle(tx, reservation)
             return uploads.put_part(tx, upload_id, part)
 
         return self._writer.do(work)
-
-    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
-        with self._readers.run() as run:
-            return uploads.parts(run, upload_id, after, limit)
 
     def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
         return self._writer.do(lambda tx: uploads.claim(tx, upload_id, claimant, life_s), soon=True)

@@ -87,10 +87,7 @@ METHODS: Final[dict[str, Method]] = {
     "recount": Method("pool", tuple[str], None),
     "add_upload": Method("pool", tuple[Upload], None),
     "set_upload": Method("pool", tuple[Upload], None),
-    "upload": Method("now", tuple[str, str, str], Upload | None),
-    "uploads": Method("pool", tuple[str, str, str, str, int], list[Upload]),
     "put_part": Method("pool", tuple[str, Part, Reservation | None], int),
-    "parts": Method("pool", tuple[str, int, int], list[Part]),
     "claim_upload": Method("pool", tuple[str, str, float], bool),
     "drop_upload": Method("pool", tuple[str, Put | None, str], bool),
 }

@@ -320,8 +320,8 @@ def merge_part(
     coming: Container[tuple[str, Version]] = (),
 ) -> Merged:
     """Files of one part of report `number`. While rebuilding nothing is to be dropped; nor ever what the
-    node was told to copy (`coming`) and has not told of yet: that says what becomes of it, or the next report.
-    """
+    node was told to copy (`coming`) and has not told of yet: when it does, or in its next report, it hears
+    what becomes of that."""
     merged = Merged([], [], 0, [], [])
     for meta in tx.confirm(node, number, metas):
         verdict = merge_file(tx, node, meta, now, rebuild, here=here)

@@ -1,5 +1,5 @@
-"""A copy is complete at its target, and a report of that slave is faster than the word of it: what users did to
-the file meanwhile."""
+"""A copy is complete at its target, a report of that slave is faster than the word of it, and users have done
+something to the file meanwhile."""
 
 from __future__ import annotations
 
