@@ -32,6 +32,8 @@ Item = TypeVar("Item", PendingRename, Trash)
 BATCH = 500
 MIRROR_BATCH = 2000
 RETRY_S, RETRY_MOST_S = 0.5, 15.0
+IN_A_ROW = 4
+"""A slave is told so often of renames of one file before somebody reads it: users may move it meanwhile."""
 
 
 @dataclass(slots=True)
@@ -207,8 +209,9 @@ class Errands:
         some, renames, trash = await self._hub.store.read(load)
         state.renames = some or state.again
         if renames:
+            begun = await self._begin(node_id, renames[:BATCH])
             try:
-                await self._each(node_id, state, renames[:BATCH], self._send_renames, self._renames_done)
+                await self._each(node_id, state, begun, self._send_renames, self._renames_done)
             except NoSpace:
                 if not await self._make_room(node_id, state):
                     raise
@@ -231,6 +234,8 @@ class Errands:
         """Send the items together, or in ever smaller parts if the slave fails at one of them: that one is
         left out for a while; `done` tells the database, whose failures are no item's. Raises the SectorError
         that is not one item's, or when too many are left out."""
+        if not items:
+            return
         try:
             await send(node_id, items)
         except SectorError as error:
@@ -273,6 +278,9 @@ class Errands:
             return
         same = [item for item in trash if item.surplus == trash[0].surplus]
         await self._each(node_id, state, same, self._send_trash, self._trash_done)
+
+    async def _begin(self, node_id: str, renames: Sequence[PendingRename]) -> list[PendingRename]:
+        return await self._hub.store.write(lambda tx: tx.begin_renames(node_id, renames))
 
     async def _send_renames(self, node_id: str, renames: Sequence[PendingRename]) -> None:
         moves = [Rename(r.old_path, r.old_version, r.meta) for r in renames]
@@ -339,6 +347,7 @@ class Errands:
                         return None
                     until = tx.setting("serial")
                 names = {item.old_path for item in renames}
+                names |= {item.meta.path for item in renames if item.begun}
                 page = tx.mirror(since, until, at, MIRROR_BATCH)
                 later = [stone for stone in page.tombstones if stone.path in names]
                 now = tuple(stone for stone in page.tombstones if stone.path not in names)
@@ -383,10 +392,13 @@ class Errands:
         state = self._state(node_id)
         if state is None or not state.renames:
             return
-        renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path, present=present))
-        if renames:
-            await self._send_renames(node_id, renames)
-            await self._renames_done(node_id, renames)
-            for item in renames:
+        for _ in range(IN_A_ROW):
+            renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path, present=present))
+            if not renames:
+                return
+            begun = await self._begin(node_id, renames)
+            await self._send_renames(node_id, begun)
+            await self._renames_done(node_id, begun)
+            for item in begun:
                 state.stuck.done(key_of(item))
             self.poke(node_id)

@@ -86,6 +86,11 @@ class ReplicaRow(Base):
     )
     old_epoch: Mapped[int] = mapped_column(BigInteger)
     old_counter: Mapped[int] = mapped_column(BigInteger)
+    sent_path: Mapped[str | None] = mapped_column(
+        Text, comment="name the slave was told to give it, and may have given it"
+    )
+    sent_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    sent_counter: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
     __table_args__ = (
         Index("ix_replica_node", "node"),
@@ -95,6 +100,13 @@ class ReplicaRow(Base):
             "old_path",
             sqlite_where=text("old_path IS NOT NULL"),
             postgresql_where=text("old_path IS NOT NULL"),
+        ),
+        Index(
+            "ix_replica_sent",
+            "node",
+            "sent_path",
+            sqlite_where=text("sent_path IS NOT NULL"),
+            postgresql_where=text("sent_path IS NOT NULL"),
         ),
     )
 

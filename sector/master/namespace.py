@@ -59,7 +59,8 @@ ROOT = Entry("/", DIR, 0, ZERO, SYSTEM, DIR_MODE, 0.0, "")
 @dataclass(frozen=True, slots=True)
 class Replica:
     """Content on a slave. `version` other than the entry's = an older one. `bad` = found unreadable.
-    While the slave has not yet confirmed a rename, it knows the content as `old_path` at `old_version`."""
+    While the slave has not yet confirmed a rename, it knows the content as `old_path` at `old_version`, or,
+    once it was told of it, as `sent_path` at `sent_version`: the present name, or one between the two."""
 
     node: str
     version: Version
@@ -67,6 +68,8 @@ class Replica:
     bad: bool = False
     old_path: str = ""
     old_version: Version = ZERO
+    sent_path: str = ""
+    sent_version: Version = ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,6 +537,8 @@ def replica_surplus(tx: Tx, node: str, path: str, version: Version, now: float) 
             tx.discard(path, node, version, now)
             if found.old_path:
                 tx.discard(found.old_path, node, found.old_version, now)
+            if found.sent_path:
+                tx.discard(found.sent_path, node, found.sent_version, now)
 
 
 def replica_needed(tx: Tx, node: str, path: str, version: Version, safe: Collection[str]) -> bool:

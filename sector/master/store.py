@@ -43,7 +43,7 @@ BATCH_S = 0.005
 QUEUE_LIMIT = 50_000
 READERS = 2
 MIGRATIONS = Path(__file__).with_name("migrations")
-HEAD = "0003"  # the newest revision there
+HEAD = "0004"  # the newest revision there
 
 
 class Writing(Deferred[V]):

@@ -33,6 +33,7 @@ from sqlalchemy.sql.elements import BindParameter, ColumnElement
 from sector.master.namespace import DIR, FILE, OPEN, Entry, Lease, Replica, Totals
 from sector.master.store_work import (
     HELD,
+    IN_CHUNK,
     E,
     L,
     R,
@@ -49,8 +50,6 @@ from sector.master.store_work import (
 )
 from sector.master.values import FileState, Sums
 from sector.model import SliceMeta, Tombstone, Version, parent
-
-IN_CHUNK = 400
 
 
 def _rising() -> Insert:
@@ -134,13 +133,14 @@ class SqlTx(WorkTx):
         return found
 
     def moving(self, node: str, path: str, version: Version) -> bool:
-        found = exists().where(
-            R.c.node == node,
-            R.c.old_path == path,
-            R.c.old_epoch == version.epoch,
-            R.c.old_counter == version.counter,
-        )
-        return bool(self.connection.execute(select(found)).scalar())
+        found = [
+            exists().where(R.c.node == node, name == path, epoch == version.epoch, counter == version.counter)
+            for name, epoch, counter in (
+                (R.c.old_path, R.c.old_epoch, R.c.old_counter),
+                (R.c.sent_path, R.c.sent_epoch, R.c.sent_counter),
+            )
+        ]
+        return bool(self.connection.execute(select(or_(*found))).scalar())
 
     def lease(self, lease_id: bytes) -> Lease | None:
         row = self.connection.execute(GET_LEASE, {"lease_id": lease_id}).first()
@@ -326,6 +326,7 @@ class SqlTx(WorkTx):
         known: list[tuple[ColumnElement[str], ColumnElement[int], ColumnElement[int], Sequence[Any]]] = [
             (E.c.path, literal(version.epoch), literal(version.counter), []),
             (R.c.old_path, R.c.old_epoch, R.c.old_counter, [R.c.old_path.is_not(None)]),
+            (R.c.sent_path, R.c.sent_epoch, R.c.sent_counter, [R.c.sent_path.is_not(None)]),
         ]
         for name, epoch, counter, more in known:
             source = (
@@ -411,6 +412,9 @@ class SqlTx(WorkTx):
             "old_path": replica.old_path or None,
             "old_epoch": replica.old_version.epoch,
             "old_counter": replica.old_version.counter,
+            "sent_path": replica.sent_path or None,
+            "sent_epoch": replica.sent_version.epoch,
+            "sent_counter": replica.sent_version.counter,
         }
         self.connection.execute(PUT_REPLICA, values)
 
@@ -468,7 +472,8 @@ class SqlTx(WorkTx):
 
     def mark(self, node: str, path: str, number: int) -> None:
         entry_id = select(E.c.id).where(E.c.path == path).scalar_subquery()
-        for one in (R.c.entry_id == entry_id, R.c.old_path == path):  # either by its index
+        # each by its index
+        for one in (R.c.entry_id == entry_id, R.c.old_path == path, R.c.sent_path == path):
             self.connection.execute(update(R).where(R.c.node == node, one).values(seen=number))
 
     def unseen(self, node: str, number: int, since: float, until: float) -> int:

@@ -11,6 +11,7 @@ from msgspec import structs
 from sqlalchemy import (
     Connection,
     Row,
+    Select,
     Table,
     and_,
     bindparam,
@@ -59,16 +60,30 @@ def entry_of(row: Row[Any]) -> Entry:
 
 def replica_of(row: Row[Any]) -> Replica:
     old = Version(row.old_epoch, row.old_counter)
-    return Replica(row.node, Version(row.epoch, row.counter), row.confirmed, row.bad, row.old_path or "", old)
+    sent = Version(row.sent_epoch, row.sent_counter)
+    return Replica(
+        row.node,
+        Version(row.epoch, row.counter),
+        row.confirmed,
+        row.bad,
+        row.old_path or "",
+        old,
+        row.sent_path or "",
+        sent,
+    )
 
 
 def _moved(row: Row[Any]) -> SliceMeta:
-    """What content becomes that a slave is to rename. It may have been replaced since it was moved: then it
-    is older than the entry, whose size and digest are not those of it, and nobody keeps its own."""
+    """What content becomes that a slave is to rename: what the slave was told before, if it was. It may have
+    been moved once more since, or replaced: then it is older than the entry, whose size and digest are not
+    those of it, and nobody keeps its own."""
     meta, version = meta_of(entry_of(row)), Version(row.to_epoch, row.to_counter)
+    path = meta.path
+    if row.sent_path is not None:
+        path, version = row.sent_path, Version(row.sent_epoch, row.sent_counter)
     if version == meta.version:
         return meta
-    return structs.replace(meta, version=version, size=0, digest="")
+    return structs.replace(meta, path=path, version=version, size=0, digest="")
 
 
 def lease_of(row: Row[Any]) -> Lease:
@@ -113,6 +128,7 @@ def replacing(table: Table, key: list[str], keep: Sequence[str] = ()) -> Insert:
     return row.on_conflict_do_update(index_elements=key, set_={n: row.excluded[n] for n in names})
 
 
+IN_CHUNK = 400
 HELD = 0
 """Mirror serial of a tombstone that no slave is told of yet."""
 
@@ -128,8 +144,11 @@ def _free() -> ColumnElement[bool]:
         other.c.bad.is_(False),
     )
     same = and_(R.c.entry_id == E.c.id, R.c.epoch == E.c.epoch, R.c.counter == E.c.counter)
-    only = select(R.c.old_path).join(E, same).where(R.c.old_path.is_not(None), ~renamed)
-    return and_(T.c.serial == HELD, T.c.path.not_in(only))
+    alone = [
+        T.c.path.not_in(select(name).join(E, same).where(name.is_not(None), ~renamed))
+        for name in (R.c.old_path, R.c.sent_path)
+    ]
+    return and_(T.c.serial == HELD, *alone)
 
 
 _FREE = _free()
@@ -203,41 +222,85 @@ class WorkTx:
     # work for slaves --------------------------------------------------------------------------------
     def renames(self, node: str, limit: int, path: str = "", *, present: bool = False) -> list[PendingRename]:
         """Renames that the node has not confirmed, of any path, of one, or (`present`) to that one."""
-        becomes = R.c.epoch.label("to_epoch"), R.c.counter.label("to_counter")
-        columns = R.c.old_path, R.c.old_epoch, R.c.old_counter
-        query = select(E, *becomes, *columns).join(R, R.c.entry_id == E.c.id)
+        query = self._waiting(node)
         if path:  # this is asked at each open, and a million others may be waiting: none of them is looked at
             named = select(E.c.id).where(E.c.path == path)
-            known = select(R.c.entry_id).where(R.c.node == node, R.c.old_path == path)
-            ids = self.connection.execute(named if present else union(named, known)).scalars().all()
-            query = query.where(R.c.entry_id.in_(ids), R.c.node == node)
+            known = [
+                select(R.c.entry_id).where(R.c.node == node, name == path)
+                for name in (R.c.old_path, R.c.sent_path)
+            ]
+            ids = self.connection.execute(named if present else union(named, *known)).scalars().all()
+            query = query.where(R.c.entry_id.in_(ids))
         else:
-            query = query.where(R.c.node == node, R.c.old_path.is_not(None))
+            query = query.where(R.c.old_path.is_not(None))
+        return self._pending(query.limit(limit))
+
+    def _waiting(self, node: str) -> Select[Any]:
+        becomes = R.c.epoch.label("to_epoch"), R.c.counter.label("to_counter")
+        columns = [column for column in R.c if column.name.startswith(("old_", "sent_"))]
+        query = select(E, *becomes, *columns).join(R, R.c.entry_id == E.c.id)
+        return query.where(R.c.node == node)
+
+    def _pending(self, query: Select[Any]) -> list[PendingRename]:
         return [
-            PendingRename(row.old_path, Version(row.old_epoch, row.old_counter), _moved(row))
-            for row in self.connection.execute(query.limit(limit))
+            PendingRename(
+                row.old_path,
+                Version(row.old_epoch, row.old_counter),
+                _moved(row),
+                row.id,
+                row.sent_path is not None,
+            )
+            for row in self.connection.execute(query)
             if row.old_path is not None
         ]
 
+    def begin_renames(self, node: str, renames: Sequence[PendingRename]) -> list[PendingRename]:
+        """These, as the node is to be told now. Until it confirms them it may know each by either name,
+        whatever users do to the file meanwhile: one that it was told before is told again first."""
+        begun: list[PendingRename] = []
+        for start in range(0, len(renames), IN_CHUNK):
+            ids = [one.entry_id for one in renames[start : start + IN_CHUNK]]
+            mine = R.c.node == node, R.c.entry_id.in_(ids), R.c.old_path.is_not(None)
+            name = select(E.c.path).where(E.c.id == R.c.entry_id).scalar_subquery()
+            self.connection.execute(
+                update(R)
+                .where(*mine, R.c.sent_path.is_(None))
+                .values(sent_path=name, sent_epoch=R.c.epoch, sent_counter=R.c.counter)
+            )
+            begun += self._pending(self._waiting(node).where(*mine))
+        return begun
+
     def renames_done(self, node: str, done: Sequence[PendingRename], now: float) -> None:
-        """The node has applied these renames."""
+        """The node has applied these renames. Those of what was moved once more since wait to be moved on."""
+        nowhere = {"path": None, "epoch": ZERO.epoch, "counter": ZERO.counter}
+        unsent = {f"sent_{name}": value for name, value in nowhere.items()}
+        known = {f"old_{name}": value for name, value in nowhere.items()}
         for rename in done:
-            version = rename.meta.version
-            entry_id = select(E.c.id).where(E.c.path == rename.meta.path).scalar_subquery()
+            old, version = rename.old_version, rename.meta.version
+            mine = (
+                R.c.node == node,
+                R.c.old_path == rename.old_path,
+                R.c.old_epoch == old.epoch,
+                R.c.old_counter == old.counter,
+            )
+            self.connection.execute(
+                update(R)
+                .where(*mine, R.c.epoch == version.epoch, R.c.counter == version.counter)
+                .values(confirmed=now, seen=self.drawn(), **known, **unsent)
+            )
             self.connection.execute(
                 update(R)
                 .where(
-                    R.c.node == node,
-                    R.c.entry_id == entry_id,
-                    R.c.epoch == version.epoch,
-                    R.c.counter == version.counter,
+                    *mine,
+                    R.c.sent_path == rename.meta.path,
+                    R.c.sent_epoch == version.epoch,
+                    R.c.sent_counter == version.counter,
                 )
                 .values(
-                    old_path=None,
-                    old_epoch=ZERO.epoch,
-                    old_counter=ZERO.counter,
-                    confirmed=now,
-                    seen=self.drawn(),
+                    old_path=R.c.sent_path,
+                    old_epoch=R.c.sent_epoch,
+                    old_counter=R.c.sent_counter,
+                    **unsent,
                 )
             )
 
@@ -257,7 +320,8 @@ class WorkTx:
         waits. `settled`: only under names that no rename to come is to move away."""
         query = select(X).where(X.c.node == node).order_by(X.c.path, X.c.surplus).limit(limit)
         if settled:
-            query = query.where(~exists().where(R.c.node == node, R.c.old_path == X.c.path))
+            for name in (R.c.old_path, R.c.sent_path):
+                query = query.where(~exists().where(R.c.node == node, name == X.c.path))
         return [
             Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
             for row in self.connection.execute(query)

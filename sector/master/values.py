@@ -20,11 +20,14 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class PendingRename:
-    """A slave still knows `old_path` at `old_version`; it is to become `meta`."""
+    """A slave still knows `old_path` at `old_version`; it is to become `meta`. `begun`: the slave was told,
+    and may have it by that name."""
 
     old_path: str
     old_version: Version
     meta: SliceMeta
+    entry_id: int = 0
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
