@@ -10,7 +10,7 @@ clean up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -317,18 +317,13 @@ def merge_part(
     now: float,
     rebuild: bool,
     here: Callable[[str], bool] = _counts,
-    coming: Container[tuple[str, Version]] = (),
 ) -> Merged:
-    """Files of one part of report `number`. While rebuilding nothing is to be dropped; nor ever what the
-    node was told to copy (`coming`) and has not told of yet: when it does, or in its next report, it hears
-    what becomes of that."""
+    """Files of one part of report `number`. While rebuilding nothing is to be dropped."""
     merged = Merged([], [], 0, [], [])
     for meta in tx.confirm(node, number, metas):
         verdict = merge_file(tx, node, meta, now, rebuild, here=here)
         if verdict.keep:
             tx.mark(node, meta.path, number)
-        elif (meta.path, meta.version) in coming:
-            merged.held = True
         elif not rebuild and not tx.doomed(
             meta.path, node, meta.version
         ):  # else it is removed, not set aside

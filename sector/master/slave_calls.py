@@ -45,6 +45,7 @@ class _Report:
     adopted: int = 0
     dropped: int = 0
     held: bool = False
+    again: bool = False
 
 
 class SlaveCalls:
@@ -156,8 +157,6 @@ class SlaveCalls:
     async def _part(self, request: slave.Report, current: _Report, rebuild: bool) -> slave.ReportReply:
         node_id, number, now = request.slave_id, current.number, self._hub.wall()
         beside = rebuild and self._hub.state != REBUILDING
-        tasks = self._hub.core.replicator.tasks.values()
-        coming = {(task.path, task.version) for task in tasks if task.target == node_id}
 
         def merge(tx: SqlTx) -> tuple[slave.ReportReply, reconcile.Merged, int]:
             if beside:
@@ -166,9 +165,7 @@ class SlaveCalls:
             if rebuild:
                 for directory in request.directories:
                     reconcile.merge_directory(tx, directory, now)
-            merged = reconcile.merge_part(
-                tx, node_id, number, request.files, now, rebuild, self._here, coming
-            )
+            merged = reconcile.merge_part(tx, node_id, number, request.files, now, rebuild, self._here)
             verdicts = (
                 {}
                 if rebuild
@@ -224,6 +221,8 @@ class SlaveCalls:
         )
         early = current.number <= self._hub.core.members.get(node_id).report_from
         self._hub.feed(ReportEnded(node_id, early))
+        if current.again:
+            self._hub.core.members.get(node_id).want_report = True
         if current.held:
             self._held[node_id] = self._hub.clock.seconds() + HELD_PAUSE_S
         if node_id in self._hub.awaited:
@@ -232,11 +231,15 @@ class SlaveCalls:
         self._on_reported(node_id, request.mirror_serial)
 
     def _ask_report(self, node: Node, pause_s: float) -> None:
-        """The master's picture of the slave may be wrong: a full report, but not too often."""
+        """The master's picture of the slave may be wrong: a full report, but not too often; a new one even if
+        one runs, which has told of some files already."""
         asked = self._asked.get(node.id, float("-inf"))
         if self._hub.clock.seconds() - asked > pause_s:
             self._asked[node.id] = self._hub.clock.seconds()
             node.want_report = True
+            running = self._reports.get(node.id)
+            if running is not None:
+                running.again = True
 
     # content ----------------------------------------------------------------------------------------------
     async def publish(self, request: slave.Publish, caller: Caller) -> slave.Published:

@@ -292,20 +292,34 @@ class Disk(Seen):
             record = self.entries.get(path)
             if record is None or record.version > version:
                 return waited
-            folder, name = beneath.split(path)
-            try:
-                with beneath.directory(self._files, folder) as fd:
-                    self._spare(fd, path, record)
-                    os.unlink(name, dir_fd=fd)
-                    os.fsync(fd)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise beneath.explain(error, path, self.where) from None
-            del self.entries[path]
-            self._forget(record)
-        self._prune(folder)
+            self._remove(record)
+        self._prune(beneath.split(path)[0])
         return True
+
+    def drop_thd(self, path: str, version: Version) -> bool:
+        """Remove exactly this content; False if it is not here. Raises LocalIO."""
+        with self._lock(path):
+            record = self.entries.get(path)
+            if record is None or record.version != version:
+                return False
+            self._remove(record)
+        self._prune(beneath.split(path)[0])
+        return True
+
+    def _remove(self, record: Record) -> None:
+        """Of a visible content the file, then the record."""
+        folder, name = beneath.split(record.path)
+        try:
+            with beneath.directory(self._files, folder) as fd:
+                self._spare(fd, record.path, record)
+                os.unlink(name, dir_fd=fd)
+                os.fsync(fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise beneath.explain(error, record.path, self.where) from None
+        del self.entries[record.path]
+        self._forget(record)
 
     def rename_thd(self, source: str, old: Version, meta: SliceMeta) -> bool:
         """Content `old` of `source` becomes `meta`; True if it is now there (also when repeated). What has

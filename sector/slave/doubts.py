@@ -56,7 +56,7 @@ class Doubts:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         wait: Wait,
         stopping: Callable[[], bool],
-        tell: Callable[[Callable[[], Adopted | None]], Awaitable[None]],
+        tell: Callable[[Callable[[], Adopted | None]], Awaitable[bool]],
         condemn: Callable[[str, Version, str], Awaitable[bool]],
         tell_bad: Callable[[str, Version, str], Awaitable[None]],
     ) -> None:

@@ -481,7 +481,7 @@ class Slave(Service):
         )
         for path, version in reply.drop:
             try:
-                await self.pool.run(self.disk.set_aside_thd, path, version, "old or deleted, said the master")
+                await self.transfers.drop(path, version)
             except errors.SectorError as error:  # the others, and the rest of the report, do not wait for it
                 log.warn("{path} cannot be set aside: {why}", path=path, why=error.message)
         for path, version in reply.doubted:

@@ -34,6 +34,7 @@ _PUBLISH_S = 10.0
 _BAD_AT_ONCE = 500
 _BAD_AGAIN_S = 5.0
 _SETTLE_S = 150.0
+_UNTOLD_MOST = 1000
 """Seconds after which the master is asked about content that waited for its writer when it heard of it."""
 
 T = TypeVar("T")
@@ -80,6 +81,8 @@ class Transfers:
         self._telling = False
         self._condemned: set[tuple[str, Version]] = set()
         """Bad replicas that are being set aside."""
+        self._untold: dict[tuple[str, Version], None] = {}
+        """Complete copies that the master may not have heard of, the newest ones."""
         self.on_bad: Callable[[str, Version, str], None] = lambda path, version, why: None
         """Called once with each bad replica."""
         self._tasks: set[Deferred[Any]] = set()
@@ -400,6 +403,9 @@ class Transfers:
         try:
             record = await self._take(receiving, part, request.meta, b"")
             async with self.gate.shared():
+                self._untold[record.path, record.version] = None
+                if len(self._untold) > _UNTOLD_MOST:
+                    del self._untold[next(iter(self._untold))]
                 await self._pool.run(self._disk.publish_thd, record)
             receiving.finish(version=(record.epoch, record.counter), durable=1)
         except TransferError as error:
@@ -415,21 +421,33 @@ class Transfers:
             self._core.end(transfer, self._clock.seconds(), 0 if why else transfer.size, not why)
         version, kept = request.meta.version, self.parts.has(part)
         report = Replicated(self._core.slave_id, request.task, transfer.path, version, why[:8000], kept)
-        await self._tell(lambda: report)
+        if await self._tell(lambda: report):
+            self._untold.pop((transfer.path, version), None)
 
-    async def _tell(self, made: Callable[[], Request | None]) -> None:
+    async def drop(self, path: str, version: Version) -> None:
+        """The master says that a content is old, or was deleted: it is set aside, unless it is a copy that
+        came too late. Raises LocalIO."""
+        if (path, version) in self._untold:
+            await self._pool.run(self._disk.drop_thd, path, version)
+            self._untold.pop((path, version), None)
+        else:
+            why = "old or deleted, said the master"
+            await self._pool.run(self._disk.set_aside_thd, path, version, why)
+
+    async def _tell(self, made: Callable[[], Request | None]) -> bool:
         """Bring a report to the master, with some patience: a later full Report says the same. It is made for
-        each attempt; None = there is nothing to tell any more."""
+        each attempt; None = there is nothing to tell any more. Whether nothing is left to tell."""
         for attempt in range(5):
             try:
                 async with self.gate.shared():
                     report = made()
                     if report is not None:
                         await self._ask_master(report)
-                return
+                return True
             except errors.SectorError as error:
                 log.debug("a report was not delivered: {why}", why=error.message)
             await self._pause(retry_delay(attempt, self._random()))
+        return False
 
     # ------------------------------------------------------------------------------------- publish
     async def publish(self, lease: bytes, record: Record, back: str = "") -> Record:
