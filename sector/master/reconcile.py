@@ -222,6 +222,8 @@ def _older(
         if row is None:
             tx.put_replica(entry.path, Replica(node, meta.version, now - grace_s))
         return Verdict.RECENT
+    if row is not None and row.old_path:  # what counts is under that name, and is to come here
+        return Verdict.OLD
     if row is not None and row.version == entry.version and abs(now - row.confirmed) < grace_s:
         return Verdict.RECENT
     if row is not None and row.version == meta.version and not row.bad and meta.version.epoch > 0:
@@ -375,6 +377,8 @@ def adopt_found(
         tx.put_replica(meta.path, Replica(node, meta.version, now))
         return Verdict.KNOWN
     entry = find(tx, meta.path)
-    if not verdict.keep and not _far(meta.version) and entry is not None and not entry.is_dir:
+    if verdict.keep or _far(meta.version) or entry is None or entry.is_dir:
+        return verdict
+    if not any(row.node == node and row.old_path for row in tx.replicas(entry.path)):  # that is to come here
         tx.put_replica(meta.path, Replica(node, meta.version, now, bad=True))
     return verdict

@@ -323,12 +323,16 @@ class Disk(Seen):
 
     def rename_thd(self, source: str, old: Version, meta: SliceMeta) -> bool:
         """Content `old` of `source` becomes `meta`; True if it is now there (also when repeated). What has
-        the new name still waits aside for its own new name, or for its removal."""
+        the new name still waits aside for its own new name, or for its removal; where that is newer, what was
+        to be replaced by it before it came goes."""
         first, second = sorted((self._lock_index(source), self._lock_index(meta.path)))
         with self._locks[first], self._locks[second]:
             target = self.entries.get(meta.path)
-            if target is not None and target.version >= meta.version:
-                return target.version == meta.version
+            if target is not None and target.version == meta.version:
+                return True
+            if target is not None and target.version > meta.version:
+                self._outdated(source, old)
+                return False
             try:
                 full, data = self._content(source, old)
                 if full is None:
@@ -360,6 +364,14 @@ class Disk(Seen):
             self.entries[meta.path] = fresh.lean()
         self._prune(beneath.split(source)[0])
         return True
+
+    def _outdated(self, path: str, version: Version) -> None:
+        """Remove a content, visible or aside, that nobody is to see any more. Raises LocalIO."""
+        record = self.entries.get(path)
+        if record is not None and record.version == version:
+            self._remove(record)
+        elif self._aside.find(path, version) is not None:
+            self._aside.taken(path, version)
 
     def _current(self, path: str, version: Version) -> Record | None:
         """The record of a visible content. A master that speaks of a version has agreed to it: what is

@@ -181,3 +181,59 @@ def test_the_database_is_lost_before_they_hear(tmp_path: Path, seed: int) -> Non
         sim.start_master(rebuild=True)
         sim.advance(60)
         kept(sim, b=CONTENT)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["replaced", "replaced and moved on"])
+def test_a_report_names_what_a_moved_file_has_replaced(tmp_path: Path, seed: int, later: bool) -> None:
+    """All slaves were away meanwhile, and report before they hear of any move: what is to come to that name
+    still counts."""
+    with SimCluster(tmp_path / "sim", seed=seed) as sim:
+        cloud = sim.client()
+        for path, content in (("/x", CONTENT), ("/y", NEWER)):
+            sim.wait(cloud.write(path, content))
+            sim.until(lambda path=path: len(sim.serving(path)) == 3)
+        sim.advance(5)
+        for name in sim.slaves:
+            sim.kill_slave(name)
+        sim.advance(100)
+        sim.wait(cloud.mv("/x", "/y", overwrite=True))
+        if later:
+            sim.wait(cloud.mv("/y", "/z"))
+        sim.advance(100, step=0.1)
+        gate: Deferred[None] = Deferred()
+        errands: Any = sim.up().errands
+        step = errands._once
+
+        async def late(node: str, state: Any) -> bool:
+            if not gate.called:
+                await gate
+            return bool(await step(node, state))
+
+        errands._once = late
+        for name in sim.slaves:
+            sim.start_slave(name)
+        sim.advance(5)
+        gate.callback(None)
+        kept(sim, **{"z" if later else "y": CONTENT})
+
+
+def test_others_put_a_file_where_a_moved_one_is_to_come(tmp_path: Path, seed: int) -> None:
+    """It is found by the slave's start, and gives way."""
+    with SimCluster(tmp_path / "sim", seed=seed) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/x", CONTENT))
+        sim.until(lambda: len(sim.serving("/x")) == 3)
+        sim.advance(5)
+        for name in sim.slaves:
+            sim.kill_slave(name)
+        sim.advance(100)
+        sim.wait(cloud.mv("/x", "/y"))
+        for slave in sim.slaves.values():
+            slave.native("/y").write_bytes(b"of others")
+        for name in sim.slaves:
+            sim.start_slave(name)
+        places = [slave.native("/y") for slave in sim.slaves.values()]
+        sim.until(lambda: all(place.read_bytes() == CONTENT for place in places), 300)
+        told(sim)
+        assert sim.wait(cloud.read("/y")) == CONTENT
+        assert [attic(sim, name) for name in sim.slaves] == [["/y"]] * 3

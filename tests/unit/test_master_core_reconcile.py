@@ -276,3 +276,13 @@ def test_what_comes_while_a_report_is_made_stays(space: Space, behind: float) ->
     held = {path: [row.node for row in found] for path, found in rows.items()}
     assert held == {"/b": ["s1"], "/f": ["s1"], "/g": ["s1", "s2"]}
     assert whole_report(space, "s1", [], NOW + 90) == 3
+
+
+def test_a_file_of_others_does_not_displace_what_is_to_come_to_its_name(space: Space) -> None:
+    """The slave has it by its former name still."""
+    space.put("/x")
+    space.do(lambda tx: ns.move(tx, "/x", "/y", False, NOW))
+    (before,) = space.do(lambda tx: tx.replicas("/y"))
+    other = SliceMeta("/y", Version(0, 1), 3, "u", 0o644, NOW, "o")
+    assert not space.do(lambda tx: reconcile.adopt_found(tx, "s1", other, NOW)).keep
+    assert space.do(lambda tx: tx.replicas("/y")) == [before] and before.old_path == "/x"

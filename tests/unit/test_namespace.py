@@ -260,6 +260,45 @@ def test_move_remembers_what_slaves_know(space: Space) -> None:
     assert space.do(lambda tx: tx.tombstone("/h")) is not None
 
 
+def test_a_rename_that_was_sent_is_finished_before_the_next(space: Space) -> None:
+    """Until the slave has confirmed it the content may have either name; then it is moved on from there."""
+    first = space.put("/f")
+    moves = []
+    for source, target in (("/f", "/g"), ("/g", "/h")):
+        space.do(lambda tx, way=(source, target): ns.move(tx, *way, False, NOW))
+        begun = space.do(lambda tx: tx.begin_renames("s1", tx.renames("s1", 10)))
+        moves.append([(r.old_path, r.old_version, r.meta.path) for r in begun])
+    assert moves == [[("/f", first, "/g")]] * 2
+    second = begun[0].meta.version
+    for path, version in (("/f", first), ("/g", second)):
+        assert space.do(lambda tx, at=(path, version): tx.moving("s1", *at))
+        assert space.do(lambda tx, path=path: len(tx.renames("s1", 10, path))) == 1
+    assert not space.do(lambda tx: tx.moving("s1", "/g", first))
+    space.do(lambda tx: tx.renames_done("s1", begun, NOW))
+    space.do(lambda tx: tx.renames_done("s1", begun, NOW))  # another answer to the same
+    renames = space.do(lambda tx: tx.renames("s1", 10))
+    assert [(r.old_path, r.old_version, r.meta.path, r.begun) for r in renames] == [
+        ("/g", second, "/h", False)
+    ]
+    assert not space.do(lambda tx: tx.moving("s1", "/f", first))
+    space.do(lambda tx: tx.renames_done("s1", tx.begin_renames("s1", renames), NOW))
+    assert space.do(lambda tx: tx.renames("s1", 10)) == []
+    (row,) = space.do(lambda tx: tx.replicas("/h"))
+    assert (row.old_path, row.sent_path) == ("", "")
+
+
+def test_what_was_moved_is_removed_by_all_names_it_may_have(space: Space) -> None:
+    """The one the slave had confirmed, the one it was told, and the one it has not heard of."""
+    first = space.put("/f")
+    space.do(lambda tx: ns.move(tx, "/f", "/g", False, NOW))
+    begun = space.do(lambda tx: tx.begin_renames("s1", tx.renames("s1", 10)))
+    space.do(lambda tx: ns.move(tx, "/g", "/h", False, NOW))
+    space.do(lambda tx: ns.remove(tx, "/h", False, NOW))
+    trash = {item.path: item.version for item in space.do(lambda tx: tx.trash("s1", 10))}
+    assert set(trash) == {"/f", "/g", "/h"}
+    assert (trash["/f"], trash["/g"]) == (first, begun[0].meta.version)
+
+
 def test_removed_content_is_queued_by_every_name(space: Space) -> None:
     space.put("/f")
     space.do(lambda tx: ns.move(tx, "/f", "/g", False, NOW))
