@@ -475,13 +475,15 @@ class Disk(Seen):
             raise beneath.explain(error, "a mirror", self.where) from None
 
     def aside_unknown_thd(self, path: str, why: str) -> None:
-        """Move a file that is no content of ours to the attic."""
+        """Move a file that is no content of ours to the attic, if it is there still. Raises LocalIO."""
         with self._lock(path):
-            if path not in self.entries:
-                try:
+            if path in self.entries:
+                return
+            try:
+                if self._exists(path):
                     self._to_attic(path, why, None)
-                except OSError as error:
-                    raise beneath.explain(error, path, self.where) from None
+            except OSError as error:
+                raise beneath.explain(error, path, self.where) from None
 
     def set_aside_thd(self, path: str, version: Version, why: str) -> bool:
         """Move the content `version` of `path` to the attic; False if it was not here any more. Raises

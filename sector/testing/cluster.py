@@ -68,6 +68,8 @@ class Mortal(Inline):
         def tell(result: Deferred[T]) -> None:
             if not done.called and not self.dead:
                 result.addBoth(done.callback)
+            else:
+                result.addErrback(lambda _: None)  # nobody waits for it
 
         self._clock.callLater(self._rng.random() * self._disk_s, work)
         return done

@@ -105,3 +105,31 @@ def test_a_name_that_nobody_disturbed_costs_nothing(here: Disk) -> None:
         store(here, "/a", str(version).encode(), version)
     assert here.delete_thd("/a", V3)
     assert attic(here) == [] and not os.listdir(Path(here.root, ".sector/attic"))
+
+
+def test_what_has_gone_since_it_was_seen_leaves_no_box(here: Disk) -> None:
+    """A scan saw a file that was to be removed, and was by the time it was to be set aside."""
+    for path in ("/gone", "/no/directory"):
+        here.aside_unknown_thd(path, "deleted while this slave was away")
+    assert list(Path(here.root, ".sector/attic").iterdir()) == [] and here.warnings == []
+    native(here, "/there").write_bytes(b"of others")
+    here.aside_unknown_thd("/there", "not known, and this path was deleted")
+    assert attic(here) == [b"of others"]
+
+
+def test_exactly_one_content_is_dropped(here: Disk) -> None:
+    """Not an older or newer one of its name, nor what waits aside under it."""
+    store(here, "/a", b"content", V2)
+    assert not here.drop_thd("/a", V1) and not here.drop_thd("/a", V3) and not here.drop_thd("/b", V2)
+    assert content_of(here, "/a", V2) == b"content"
+    assert here.drop_thd("/a", V2) and here.entries == {}
+    assert not native(here, "/a").exists() and attic(here) == []
+
+
+def test_what_comes_after_its_replacement_goes(here: Disk) -> None:
+    """A renamed content is not put over a newer one, and does not stay under its former name either."""
+    store(here, "/a", b"older", V1)
+    store(here, "/b", b"newest", V3)
+    assert not here.rename_thd("/a", V1, meta_of("/b", b"older", V2))
+    assert set(here.entries) == {"/b"} and content_of(here, "/b", V3) == b"newest"
+    assert not native(here, "/a").exists() and attic(here) == []
