@@ -320,8 +320,9 @@ class WorkTx:
         waits. `settled`: only under names that no rename to come is to move away."""
         query = select(X).where(X.c.node == node).order_by(X.c.path, X.c.surplus).limit(limit)
         if settled:
-            for name in (R.c.old_path, R.c.sent_path):
-                query = query.where(~exists().where(R.c.node == node, name == X.c.path))
+            sent, dead = tuple_(R.c.sent_epoch, R.c.sent_counter), tuple_(X.c.epoch, X.c.counter)
+            for name, newer in ((R.c.old_path, []), (R.c.sent_path, [sent <= dead])):
+                query = query.where(~exists().where(R.c.node == node, name == X.c.path, *newer))
         return [
             Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
             for row in self.connection.execute(query)

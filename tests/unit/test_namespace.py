@@ -287,6 +287,16 @@ def test_a_rename_that_was_sent_is_finished_before_the_next(space: Space) -> Non
     assert (row.old_path, row.sent_path) == ("", "")
 
 
+def test_what_a_moved_file_replaces_may_go_first(space: Space) -> None:
+    """On a full disk its removal makes room for the move, which may or may not be made: it is older."""
+    space.put("/x")
+    space.put("/y")
+    space.do(lambda tx: ns.move(tx, "/x", "/y", True, NOW))
+    (begun,) = space.do(lambda tx: tx.begin_renames("s1", tx.renames("s1", 10)))
+    (item,) = space.do(lambda tx: tx.trash("s1", 10, settled=True))
+    assert item.path == "/y" and item.version < begun.meta.version
+
+
 def test_what_was_moved_is_removed_by_all_names_it_may_have(space: Space) -> None:
     """The one the slave had confirmed, the one it was told, and the one it has not heard of."""
     first = space.put("/f")
