@@ -19,6 +19,15 @@ from tests.sim.test_scrub import attic
 MOVES = "move", "move", "move over", "twice", "move directory"
 DEEDS = ("write", "write", "write below", "replace", *MOVES, "remove", "remove directory")
 GIVEN_UP_S = 20.0
+NOT_NOW = (
+    errors.Unavailable,
+    errors.Unreachable,
+    errors.TimedOut,
+    errors.Busy,
+    errors.Cancelled,
+    CancelledError,
+    NotInTime,
+)
 
 
 class User:
@@ -49,6 +58,7 @@ class User:
                 await self._pause(1.0)
             else:
                 self.done += 1
+                await self._read(concerned)
             await self._pause(self._rng.choice([0.01, 0.3]))
 
     async def _pause(self, most_s: float) -> None:
@@ -82,6 +92,18 @@ class User:
 
     async def _do(self, work: Deferred[Any]) -> None:
         await work.addTimeout(GIVEN_UP_S, self._sim.clock)  # a call to a master that was killed
+
+    async def _read(self, concerned: list[str]) -> None:
+        """What was acknowledged is read by its new name at once, or cannot be read now."""
+        path = next((path for path in reversed(concerned) if path in self.files), "")
+        if not path:
+            return
+        reading: Deferred[bytes] = self._cloud.read(path)
+        try:
+            content = await reading.addTimeout(GIVEN_UP_S, self._sim.clock)
+        except NOT_NOW:
+            return
+        assert content == self.files[path], path
 
     async def _write(self, path: str) -> None:
         content = self._rng.randbytes(self._rng.randrange(1, 30_000))
