@@ -57,6 +57,13 @@ class Aside:
         same = (info.st_ino, info.st_size, info.st_mtime_ns) == (record.inode, record.size, record.mtime_ns)
         return (record, data) if same else None
 
+    def renamed(self, path: str, version: Version) -> None:
+        """The box is to be added by another name."""
+        boxes = self._boxes.get(path, {})
+        boxes.pop(version, None)
+        if not boxes:
+            self._boxes.pop(path, None)
+
     def taken(self, path: str, version: Version) -> None:
         """The content has left its box."""
         self._remove(path, lambda known: known == version)

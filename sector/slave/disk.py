@@ -33,6 +33,10 @@ from sector.slave.room import Temp
 from sector.slave.seen import Seen
 
 
+class _Newer(Exception):
+    """A name is taken by content that is newer than what is to have it."""
+
+
 class Disk(Seen):
     """One data directory, owned by one slave process at a time."""
 
@@ -238,9 +242,10 @@ class Disk(Seen):
         except OSError as error:
             raise beneath.explain(error, record.path, self.where) from None
 
-    def _clear_way(self, path: str) -> None:
+    def _clear_way(self, path: str, version: Version | None = None) -> None:
         """The namespace says `path` is a file: a file on one of its directories, or a directory on itself,
-        is a remainder of older times and is set aside."""
+        is a remainder of older times and is set aside. Raises _Newer for content that is newer than
+        `version`."""
         names = path.strip("/").split("/")
         for count in range(1, len(names) + 1):
             part = "/" + "/".join(names[:count])
@@ -254,9 +259,10 @@ class Disk(Seen):
             if last and not stat.S_ISDIR(info.st_mode):
                 return
             inside = part + "/"
-            for known in [
-                r for r in list(self.entries.values()) if r.path == part or r.path.startswith(inside)
-            ]:
+            there = [r for r in list(self.entries.values()) if r.path == part or r.path.startswith(inside)]
+            if version is not None and any(known.version > version for known in there):
+                raise _Newer
+            for known in there:
                 self._set_by(known)
                 self._prune(beneath.split(known.path)[0])
             with contextlib.suppress(FileNotFoundError):
@@ -323,22 +329,17 @@ class Disk(Seen):
 
     def rename_thd(self, source: str, old: Version, meta: SliceMeta) -> bool:
         """Content `old` of `source` becomes `meta`; True if it is now there (also when repeated). What has
-        the new name still waits aside for its own new name, or for its removal; where that is newer, what was
-        to be replaced by it before it came goes."""
+        the new name still waits aside for its own new name, or for its removal. Where that is newer, what
+        comes late waits aside itself, as `meta`: it may have been moved on since."""
         first, second = sorted((self._lock_index(source), self._lock_index(meta.path)))
         with self._locks[first], self._locks[second]:
             target = self.entries.get(meta.path)
             if target is not None and target.version == meta.version:
                 return True
-            if target is not None and target.version > meta.version:
-                self._outdated(source, old)
-                return False
             try:
                 full, data = self._content(source, old)
                 if full is None:
                     return False
-                if target is not None and (meta.path, target.version) != (source, old):
-                    self._set_by(target)
                 fresh = msgspec.structs.replace(
                     full,
                     path=meta.path,
@@ -349,8 +350,17 @@ class Disk(Seen):
                     lease="",
                     temp="",
                 )
-                self._write_record(fresh)
-                there = self._rename(source, data, fresh)
+                try:
+                    if target is not None and target.version > meta.version:
+                        raise _Newer
+                    if target is not None and (meta.path, target.version) != (source, old):
+                        self._set_by(target)
+                    self._write_record(fresh)
+                    there = self._rename(source, data, fresh)
+                except _Newer:
+                    self._forget(fresh)
+                    self._too_late(full, data, fresh)
+                    return False
             except OSError as error:
                 raise beneath.explain(error, source, self.where) from None
             if data:
@@ -365,13 +375,21 @@ class Disk(Seen):
         self._prune(beneath.split(source)[0])
         return True
 
-    def _outdated(self, path: str, version: Version) -> None:
-        """Remove a content, visible or aside, that nobody is to see any more. Raises LocalIO."""
-        record = self.entries.get(path)
-        if record is not None and record.version == version:
-            self._remove(record)
-        elif self._aside.find(path, version) is not None:
-            self._aside.taken(path, version)
+    def _too_late(self, full: Record, data: str, fresh: Record) -> None:
+        """A content, visible or the file `data` aside, is to have a name that a newer one has: it waits."""
+        body = {RECORD: msgspec.json.encode(fresh)}
+        if data:
+            box = os.path.dirname(data)
+            self._write_file(os.path.join(box, RECORD), body[RECORD])
+            self._aside.renamed(full.path, full.version)
+        else:
+            if not self._lies(full):
+                body = {}
+            box = self._to_attic(full.path, "a newer file has the name that it was to have", full, body)
+            del self.entries[full.path]
+            self._prune(beneath.split(full.path)[0])
+        if body:
+            self._aside.add(fresh, box)
 
     def _current(self, path: str, version: Version) -> Record | None:
         """The record of a visible content. A master that speaks of a version has agreed to it: what is
@@ -439,7 +457,7 @@ class Disk(Seen):
                         raise
                     return False
                 if not isinstance(error, FileNotFoundError):
-                    self._clear_way(fresh.path)
+                    self._clear_way(fresh.path, fresh.version)
         return False
 
     def _exists(self, path: str) -> bool:

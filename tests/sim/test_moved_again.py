@@ -237,3 +237,35 @@ def test_others_put_a_file_where_a_moved_one_is_to_come(tmp_path: Path, seed: in
         told(sim)
         assert sim.wait(cloud.read("/y")) == CONTENT
         assert [attic(sim, name) for name in sim.slaves] == [["/y"]] * 3
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("then", ["/b", "/b/x", "/b over another"])
+def test_slaves_were_cut_off_when_they_were_told(tmp_path: Path, seed: int, then: str, older: bool) -> None:
+    """They hear of all moves at once, and the name between has something newer by then, which stays."""
+    with SimCluster(tmp_path / "sim", seed=seed) as sim:
+        cloud = sim.client()
+        files = [("/a", CONTENT), ("/x", NEWER), ("/y", NEWER)]
+        for path, content in files if older else reversed(files):
+            sim.wait(cloud.write(path, content))
+            sim.until(lambda path=path: len(sim.serving(path)) == 3)
+        sim.advance(5)
+        master = sim.up().hub.gmp.address[1]
+        ports = [slave.gmp.address[1] for slave in sim.slaves.values() if slave.gmp is not None]
+        sim.hub.blocked |= {(master, port) for port in ports} | {(port, master) for port in ports}
+        sim.wait(cloud.mv("/a", "/b"))
+        sim.advance(1)
+        sim.wait(cloud.mv("/b", "/c"))
+        if then == "/b/x":
+            sim.wait(cloud.mkdir("/b"))
+        elif then == "/b over another":
+            sim.wait(cloud.mv("/y", "/b"))
+        sim.wait(cloud.mv("/x", then.partition(" ")[0], overwrite=True))
+        sim.advance(3)
+        sim.hub.blocked.clear()
+        sim.advance(60, step=0.1)
+        for path, content in (("/c", CONTENT), (then.partition(" ")[0], NEWER)):
+            assert sim.wait(cloud.read(path)) == content
+            assert sim.wait(cloud.stat(path)).replicas == ["s1", "s2", "s3"]
+            assert len(sim.serving(path)) == 3
+        assert [attic(sim, name) for name in sim.slaves] == [[], [], []]

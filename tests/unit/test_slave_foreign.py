@@ -124,12 +124,3 @@ def test_exactly_one_content_is_dropped(here: Disk) -> None:
     assert content_of(here, "/a", V2) == b"content"
     assert here.drop_thd("/a", V2) and here.entries == {}
     assert not native(here, "/a").exists() and attic(here) == []
-
-
-def test_what_comes_after_its_replacement_goes(here: Disk) -> None:
-    """A renamed content is not put over a newer one, and does not stay under its former name either."""
-    store(here, "/a", b"older", V1)
-    store(here, "/b", b"newest", V3)
-    assert not here.rename_thd("/a", V1, meta_of("/b", b"older", V2))
-    assert set(here.entries) == {"/b"} and content_of(here, "/b", V3) == b"newest"
-    assert not native(here, "/a").exists() and attic(here) == []

@@ -188,3 +188,39 @@ def test_an_attempt_that_is_dropped_leaves_the_next_one_sealed(here: Disk) -> No
     here.discard_thd(first)
     assert [record.version for record in here.prepared.values()] == [V2]
     assert content_of(here, "/f", V2) == b"second"
+
+
+@pytest.mark.parametrize("blocked", ["a newer file", "a newer directory", "a newer file above"])
+@pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_comes_late_to_a_name_waits_to_be_moved_on(
+    here: Disk, tmp_path: Path, blocked: str, aside: bool, again: bool
+) -> None:
+    """`/a` was to become `/d/b` and is `/c` by now; what has the name between stays. A restart forgets
+    nothing."""
+    target = here
+    store(target, "/a", b"moved on", V1)
+    if aside:
+        store(target, "/z", b"in its place", Version(1, 9))
+        assert target.rename_thd("/z", Version(1, 9), meta_of("/a", b"in its place", Version(1, 10)))
+    name = {"a newer file": "/d/b", "a newer directory": "/d/b/x", "a newer file above": "/d"}[blocked]
+    store(target, name, b"newer", V3)
+    assert not target.rename_thd("/a", V1, meta_of("/d/b", b"moved on", V2))
+    assert content_of(target, name, V3) == b"newer"
+    if again:
+        target.close_thd()
+        target = opened(tmp_path / "d")
+    assert target.rename_thd("/d/b", V2, meta_of("/c", b"moved on", V4))
+    assert content_of(target, "/c", V4) == b"moved on" and content_of(target, name, V3) == b"newer"
+    assert set(target.entries) == {"/c", name, *(["/a"] if aside else [])} and attic(target) == []
+    if target is not here:
+        target.close_thd()
+
+
+def test_what_comes_late_to_a_name_goes_with_its_deletion(here: Disk) -> None:
+    """It was replaced by what has the name."""
+    store(here, "/a", b"late", V1)
+    store(here, "/b", b"newer", V3)
+    assert not here.rename_thd("/a", V1, meta_of("/b", b"late", V2))
+    assert here.delete_thd("/b", V2)
+    assert attic(here) == [] and content_of(here, "/b", V3) == b"newer"
