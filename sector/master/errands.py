@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from sector.clock import Timer
-from sector.errors import NoSpace, SectorError
+from sector.errors import Busy, NoSpace, SectorError
 from sector.master import namespace
 from sector.master.hub import Hub
 from sector.master.membership import LOST
@@ -32,7 +32,7 @@ Item = TypeVar("Item", PendingRename, Trash)
 BATCH = 500
 MIRROR_BATCH = 2000
 RETRY_S, RETRY_MOST_S = 0.5, 15.0
-IN_A_ROW = 4
+IN_A_ROW = 8
 """A slave is told so often of renames of one file before somebody reads it: users may move it meanwhile."""
 
 
@@ -388,7 +388,8 @@ class Errands:
 
     async def ensure_renamed(self, node_id: str, path: str, *, present: bool = False) -> None:
         """Have the slave know `path` by its present name (`present`: to read it), and have content that is to
-        leave that name go, before it is written. Raises a SectorError when the slave does not answer."""
+        leave that name go, before it is written. Raises Busy, and a SectorError when the slave does not
+        answer."""
         state = self._state(node_id)
         if state is None or not state.renames:
             return
@@ -402,3 +403,4 @@ class Errands:
             for item in begun:
                 state.stuck.done(key_of(item))
             self.poke(node_id)
+        raise Busy(f"{path} is moved again and again")

@@ -18,7 +18,6 @@ from sqlalchemy import (
     exists,
     func,
     literal,
-    literal_column,
     not_,
     or_,
     select,
@@ -47,6 +46,7 @@ from sector.master.store_work import (
     lease_of,
     replacing,
     replica_of,
+    unindexed,
 )
 from sector.master.values import FileState, Sums
 from sector.model import SliceMeta, Tombstone, Version, parent
@@ -75,12 +75,6 @@ PUT_TOMBSTONE = _rising()
 CLEAR_TOMBSTONE = delete(T).where(
     T.c.path == _PATH, tuple_(T.c.epoch, T.c.counter) < tuple_(bindparam("epoch"), bindparam("counter"))
 )
-
-
-def _unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A column that SQLite looks nothing up by. Without figures of the tables it takes the index of one,
-    though a million rows have the same value there."""
-    return literal_column(f"+{column}")
 
 
 def _ruled(path: str) -> ColumnElement[bool]:
@@ -152,7 +146,7 @@ class SqlTx(WorkTx):
 
     def leased_below(self, path: str, now: float) -> str | None:
         query = select(L.c.path).where(L.c.state == OPEN, at_or_below(L.c.path, path))
-        query = query.where(_unindexed(L.c.expires) > now)
+        query = query.where(unindexed(L.c.expires) > now)
         found: str | None = self.connection.execute(query.limit(1)).scalar()
         return found
 
@@ -444,7 +438,7 @@ class SqlTx(WorkTx):
                 select(E.c.id, E.c.path, E.c.epoch, E.c.counter, E.c.size, E.c.digest)
                 .join(R, R.c.entry_id == E.c.id)
                 .where(
-                    _unindexed(R.c.node) == node,
+                    unindexed(R.c.node) == node,
                     E.c.path.in_([m.path for m in chunk]),
                     R.c.epoch == E.c.epoch,
                     R.c.counter == E.c.counter,

@@ -120,6 +120,12 @@ def at_or_below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
     return or_(column == path, below(column, path))
 
 
+def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A column that SQLite looks nothing up by. Without figures of the tables it takes the index of one,
+    though a million rows have the same value there."""
+    return literal_column(f"+{column}")
+
+
 def replacing(table: Table, key: list[str], keep: Sequence[str] = ()) -> Insert:
     """INSERT of all columns that replaces the row with the same key, but for the columns `keep`. Built once:
     making a statement costs more than running it."""
@@ -222,7 +228,7 @@ class WorkTx:
     # work for slaves --------------------------------------------------------------------------------
     def renames(self, node: str, limit: int, path: str = "", *, present: bool = False) -> list[PendingRename]:
         """Renames that the node has not confirmed, of any path, of one, or (`present`) to that one."""
-        query = self._waiting(node)
+        query = self._waiting().where(R.c.node == node)
         if path:  # this is asked at each open, and a million others may be waiting: none of them is looked at
             named = select(E.c.id).where(E.c.path == path)
             known = [
@@ -235,11 +241,10 @@ class WorkTx:
             query = query.where(R.c.old_path.is_not(None))
         return self._pending(query.limit(limit))
 
-    def _waiting(self, node: str) -> Select[Any]:
+    def _waiting(self) -> Select[Any]:
         becomes = R.c.epoch.label("to_epoch"), R.c.counter.label("to_counter")
         columns = [column for column in R.c if column.name.startswith(("old_", "sent_"))]
-        query = select(E, *becomes, *columns).join(R, R.c.entry_id == E.c.id)
-        return query.where(R.c.node == node)
+        return select(E, *becomes, *columns).join(R, R.c.entry_id == E.c.id)
 
     def _pending(self, query: Select[Any]) -> list[PendingRename]:
         return [
@@ -260,14 +265,14 @@ class WorkTx:
         begun: list[PendingRename] = []
         for start in range(0, len(renames), IN_CHUNK):
             ids = [one.entry_id for one in renames[start : start + IN_CHUNK]]
-            mine = R.c.node == node, R.c.entry_id.in_(ids), R.c.old_path.is_not(None)
+            mine = unindexed(R.c.node) == node, R.c.entry_id.in_(ids), R.c.old_path.is_not(None)
             name = select(E.c.path).where(E.c.id == R.c.entry_id).scalar_subquery()
             self.connection.execute(
                 update(R)
                 .where(*mine, R.c.sent_path.is_(None))
                 .values(sent_path=name, sent_epoch=R.c.epoch, sent_counter=R.c.counter)
             )
-            begun += self._pending(self._waiting(node).where(*mine))
+            begun += self._pending(self._waiting().where(*mine))
         return begun
 
     def renames_done(self, node: str, done: Sequence[PendingRename], now: float) -> None:

@@ -33,6 +33,11 @@ from sector.slave.room import Temp
 from sector.slave.seen import Seen
 
 
+def _is_within(one: str, other: str) -> bool:
+    """Whether one of two different paths is a directory of the other."""
+    return one != other and (one + "/").startswith(other + "/") != (other + "/").startswith(one + "/")
+
+
 class _Newer(Exception):
     """A name is taken by content that is newer than what is to have it."""
 
@@ -338,6 +343,10 @@ class Disk(Seen):
                 return True
             try:
                 full, data = self._content(source, old)
+                if full is not None and not data and _is_within(source, meta.path):
+                    self._set_by(self.entries[source])  # not below itself, nor over its own place
+                    self._prune(beneath.split(source)[0])
+                    full, data = self._aside.find(source, old) or (None, "")
                 if full is None:
                     return False
                 fresh = msgspec.structs.replace(

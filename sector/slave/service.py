@@ -445,6 +445,7 @@ class Slave(Service):
                 sent.update((r.path, r.version) for r in batch[:_REPORT_FILES])
             await self._tell_gone([named for named in sent if not self._has(*named)])
             await self._send_part(first, True, batch, stones, folders)
+            self.transfers.reported()
 
     def _has(self, path: str, version: Version) -> bool:
         record = self.disk.entries.get(path)

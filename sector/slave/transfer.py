@@ -33,8 +33,8 @@ log = Logger()
 _PUBLISH_S = 10.0
 _BAD_AT_ONCE = 500
 _BAD_AGAIN_S = 5.0
-_SETTLE_S = 150.0
 _UNTOLD_MOST = 1000
+_SETTLE_S = 150.0
 """Seconds after which the master is asked about content that waited for its writer when it heard of it."""
 
 T = TypeVar("T")
@@ -423,6 +423,10 @@ class Transfers:
         report = Replicated(self._core.slave_id, request.task, transfer.path, version, why[:8000], kept)
         if await self._tell(lambda: report):
             self._untold.pop((transfer.path, version), None)
+
+    def reported(self) -> None:
+        """The master has heard of all copies that are here."""
+        self._untold.clear()
 
     async def drop(self, path: str, version: Version) -> None:
         """The master says that a content is old, or was deleted: it is set aside, unless it is a copy that

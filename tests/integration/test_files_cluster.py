@@ -41,6 +41,20 @@ def test_put_list_get_move_remove(cluster: Cluster, tmp_path: Path) -> None:
     assert error["code"] == "not_found"
 
 
+def test_files_that_are_moved_on_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Three programs at a time, faster than slaves confirm: each file is there, under its last name."""
+    program = Path(__file__).with_name("quick_mover.py")
+    movers = [
+        subprocess.Popen([sys.executable, str(program), "25", f"/moved{one}"], env=cluster.env)
+        for one in range(3)
+    ]
+    assert [mover.wait(timeout=120) for mover in movers] == [0, 0, 0]
+    for one in range(3):
+        cluster.ok("get", "-r", f"/moved{one}", str(tmp_path / str(one)))
+        here = {file.name: file.read_text() for file in (tmp_path / str(one)).rglob("*.d")}
+        assert here == {f"{number}.d": str(number) for number in range(25)}
+
+
 def test_empty_file_and_odd_names(cluster: Cluster, tmp_path: Path) -> None:
     """0 bytes, spaces, line feeds and UTF-8 in names."""
     for name in ("empty", "with space", "żółw-\U0001f422", "line\nfeed", "-dash", "%41"):

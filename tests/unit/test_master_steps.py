@@ -96,6 +96,7 @@ def published(tx: SqlTx) -> None:
 ASKED: dict[str, tuple[Callable[[SqlTx], Any], Callable[[SqlTx], Any]]] = {
     "a rename of one path": (moved, lambda tx: tx.renames("s1", 500, "/e/00007")),
     "a rename by the former name": (moved, lambda tx: tx.renames("s1", 500, "/d/00007")),
+    "renames that are begun": (moved, lambda tx: tx.begin_renames("s1", tx.renames("s1", 100))),
     "the next deletions": (removed, lambda tx: tx.trash("s1", 10)),
     "pages of tombstones": (removed, mirrored),
     "a new file in a report": (

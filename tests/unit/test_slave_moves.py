@@ -224,3 +224,19 @@ def test_what_comes_late_to_a_name_goes_with_its_deletion(here: Disk) -> None:
     assert not here.rename_thd("/a", V1, meta_of("/b", b"late", V2))
     assert here.delete_thd("/b", V2)
     assert attic(here) == [] and content_of(here, "/b", V3) == b"newer"
+
+
+@pytest.mark.parametrize("way", [("/f/f", "/f"), ("/f", "/f/f"), ("/f/g/h", "/f/g"), ("/f/g", "/f/g/h/i")])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_file_takes_the_name_of_its_own_directory_and_back(
+    here: Disk, way: tuple[str, str], beside: bool
+) -> None:
+    """What else is in that directory, and is older, gives way."""
+    source, target = way
+    store(here, source, b"moved", V1)
+    if beside and source.startswith(target):
+        store(here, target + "/other", b"older", V1)
+    assert here.rename_thd(source, V1, meta_of(target, b"moved", V2))
+    assert here.rename_thd(source, V1, meta_of(target, b"moved", V2))  # an answer was lost
+    assert set(here.entries) == {target} and content_of(here, target, V2) == b"moved"
+    assert len(attic(here)) == (beside and source.startswith(target))
