@@ -158,6 +158,35 @@ def _free() -> ColumnElement[bool]:
 
 
 _FREE = _free()
+_WAS = (
+    R.c.node == bindparam("of_node"),
+    R.c.old_path == bindparam("was_path"),
+    R.c.old_epoch == bindparam("was_epoch"),
+    R.c.old_counter == bindparam("was_counter"),
+)
+_UNSENT: dict[str, Any] = {"sent_path": None, "sent_epoch": ZERO.epoch, "sent_counter": ZERO.counter}
+_RENAMED = (
+    update(R)
+    .where(*_WAS, R.c.epoch == bindparam("is_epoch"), R.c.counter == bindparam("is_counter"))
+    .values(
+        confirmed=bindparam("now"),
+        seen=bindparam("number"),
+        old_path=None,
+        old_epoch=ZERO.epoch,
+        old_counter=ZERO.counter,
+        **_UNSENT,
+    )
+)
+_RENAMED_SO_FAR = (
+    update(R)
+    .where(
+        *_WAS,
+        R.c.sent_path == bindparam("is_path"),
+        R.c.sent_epoch == bindparam("is_epoch"),
+        R.c.sent_counter == bindparam("is_counter"),
+    )
+    .values(old_path=R.c.sent_path, old_epoch=R.c.sent_epoch, old_counter=R.c.sent_counter, **_UNSENT)
+)
 GET_SETTING = select(S.c.value).where(S.c.key == bindparam("name"))
 PUT_SETTING = replacing(S, ["key"])
 AWAITED = "awaited:"
@@ -277,37 +306,22 @@ class WorkTx:
 
     def renames_done(self, node: str, done: Sequence[PendingRename], now: float) -> None:
         """The node has applied these renames. Those of what was moved once more since wait to be moved on."""
-        nowhere = {"path": None, "epoch": ZERO.epoch, "counter": ZERO.counter}
-        unsent = {f"sent_{name}": value for name, value in nowhere.items()}
-        known = {f"old_{name}": value for name, value in nowhere.items()}
-        for rename in done:
-            old, version = rename.old_version, rename.meta.version
-            mine = (
-                R.c.node == node,
-                R.c.old_path == rename.old_path,
-                R.c.old_epoch == old.epoch,
-                R.c.old_counter == old.counter,
-            )
-            self.connection.execute(
-                update(R)
-                .where(*mine, R.c.epoch == version.epoch, R.c.counter == version.counter)
-                .values(confirmed=now, seen=self.drawn(), **known, **unsent)
-            )
-            self.connection.execute(
-                update(R)
-                .where(
-                    *mine,
-                    R.c.sent_path == rename.meta.path,
-                    R.c.sent_epoch == version.epoch,
-                    R.c.sent_counter == version.counter,
-                )
-                .values(
-                    old_path=R.c.sent_path,
-                    old_epoch=R.c.sent_epoch,
-                    old_counter=R.c.sent_counter,
-                    **unsent,
-                )
-            )
+        rows = [
+            {
+                "of_node": node,
+                "was_path": rename.old_path,
+                "was_epoch": rename.old_version.epoch,
+                "was_counter": rename.old_version.counter,
+                "is_path": rename.meta.path,
+                "is_epoch": rename.meta.version.epoch,
+                "is_counter": rename.meta.version.counter,
+                "now": now,
+                "number": self.drawn(),
+            }
+            for rename in done
+        ]
+        if rows and self.connection.execute(_RENAMED, rows).rowcount != len(rows):
+            self.connection.execute(_RENAMED_SO_FAR, rows)
 
     def stones_free(self) -> bool:
         """Whether `release_stones` would mirror some; much faster where none are held."""
