@@ -16,3 +16,11 @@ struct disk_pool *io_ctx_disk(udt_ctx *ctx)
     pthread_mutex_unlock(&ctx->disk_mu);
     return d;
 }
+
+struct disk_pool *io_ctx_disk_made(udt_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->disk_mu);
+    struct disk_pool *d = ctx->disk;
+    pthread_mutex_unlock(&ctx->disk_mu);
+    return d;
+}

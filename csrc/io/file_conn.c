@@ -510,7 +510,7 @@ void xfer_begin(io_port *p, void *arg)
 
 void xfer_port_closing(io_port *p)
 {
-    disk_pool *d = io_ctx_disk(io_port_ctx(p));
+    disk_pool *d = io_ctx_disk_made(io_port_ctx(p));
     xfer *x;
     while (d && (x = disk_xfer_find(d, p)))
         xfer_fail(x, UDT_E_CLOSED, 0, 0, 0);

@@ -140,7 +140,7 @@ static bool meeting(const xfer *x, const void *arg)
 
 void xfer_prohibited(io_port *p, const udt_addr *to)
 {
-    disk_pool *d = io_ctx_disk(io_port_ctx(p));
+    disk_pool *d = io_ctx_disk_made(io_port_ctx(p));
     xfer *x;
     while (d && (x = disk_xfer_that(d, p, meeting, to)))
         fall_back(x, UDT_PATH_WHY_PROHIBITED);
@@ -154,7 +154,7 @@ static bool not_refused(const xfer *x, const void *arg)
 
 void xfer_refused(io_port *p, const udt_addr *to)
 {
-    disk_pool *d = io_ctx_disk(io_port_ctx(p));
+    disk_pool *d = io_ctx_disk_made(io_port_ctx(p));
     xfer *x;
     while (d && (x = disk_xfer_that(d, p, not_refused, to))) {
         x->no_udp = true;

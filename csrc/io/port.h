@@ -79,9 +79,10 @@ bool io_port_closing(const io_port *p); /* loop thread: no new sockets are wante
  * a last snapshot, when the engine socket closes. */
 void io_port_stats_of(io_port *p, int32_t sock, int32_t handle);
 
-/* Disk threads of the context (io/disk.h). */
+/* Disk threads of the context (io/disk.h); `_made`: NULL as long as no file was transferred. */
 struct disk_pool;
 struct disk_pool *io_ctx_disk(udt_ctx *ctx);
+struct disk_pool *io_ctx_disk_made(udt_ctx *ctx);
 /* No statistics are taken while nothing moves: the rates of old ones are 0 by now. */
 void io_stats_age(udt_sock_stats *st);
 
