@@ -174,7 +174,7 @@ TEST(io_peer_socket_hears_of_a_closed_port)
     CHECK_INT(tio_wait(a, UDT_IO_FAILED, s, 5000).err, UDT_E_UNREACHABLE);
     CHECK(tio_now_us() - t0 < 2000000);
     CHECK(!io_ctx_disk_made(a->ctx)); /* no file was moved: there are no threads for that */
-    tio_pair(a, c, &o, &ca, &cb); /* the port is none the worse for it */
+    tio_pair(a, c, &o, &ca, &cb);     /* the port is none the worse for it */
     tio_move(a, ca, c, cb, SIZE, NULL, NULL);
     CHECK(!tio_take(a, UDT_IO_PORT_FAILED, 0, &ev));
     tio_free(a);
